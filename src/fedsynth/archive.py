@@ -56,12 +56,11 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, compress: bool = True) -> bytes:
-    """Return the bytes of a zip archive with JSON values and arrays, to save a model or encoded rows.
+    """Return the bytes of a zip archive with JSON values (none of the name "arrays") and arrays of integers or floats.
 
-    ``meta`` holds JSON values (none of the name "arrays") and ``arrays`` NumPy arrays of integers or floats by name, of
-    any shape. Without ``compress``, the length depends on ``meta`` and on the names, shapes and dtypes of the arrays,
-    never on the values in them. Raises ``ValueError`` for an array of another dtype and for NaN or infinity in
-    ``meta``, and ``TypeError`` for other values that JSON lacks.
+    Without ``compress``, the length depends on ``meta`` and on the names, shapes and dtypes of the arrays, never on the
+    values in them. Raises ``ValueError`` for an array of another dtype and for NaN or infinity in ``meta``, and
+    ``TypeError`` for other values that JSON lacks.
     """
     layouts = {name: _layout(name, array) for name, array in arrays.items()}
     head = {**meta, _ARRAYS: {name: msgspec.to_builtins(layout) for name, layout in layouts.items()}}

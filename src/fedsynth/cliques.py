@@ -1,8 +1,4 @@
-"""Cliques (sets of columns whose joint table is of interest) and workloads (lists of cliques).
-
-The functions list and compare cliques, weigh them as candidates for a measurement, and split a flat vector of counts
-into their tables.
-"""
+"""Cliques (sets of columns whose joint table is of interest), workloads (lists of cliques), and their tables."""
 
 from __future__ import annotations
 
@@ -26,11 +22,7 @@ def all_marginals(columns: int, order: int) -> Workload:
 
 
 def random_workload(columns: int, order: int, count: int, seed: int) -> Workload:
-    """Return ``count`` distinct sets of ``order`` columns drawn uniformly, as FLAIM does (arXiv 2310.06447).
-
-    Columns are numbered from 0 to ``columns - 1``. The sets are in the order in which they were drawn with ``seed``. If
-    no more than ``count`` sets exist, all are returned, in lexicographic order.
-    """
+    """Return ``count`` distinct sets of ``order`` columns (or all), drawn uniformly as by FLAIM (arXiv 2310.06447)."""
     every = all_marginals(columns, order)
     if len(every) <= count:
         return every
@@ -57,10 +49,7 @@ def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
 
 
 def downward_closure(workload: Sequence[Clique]) -> Workload:
-    """Return every non-empty subset of a member of ``workload``, ordered by size and then lexicographically.
-
-    ``workload`` is a list of cliques (tuples of column positions). Columns are sorted in every returned clique.
-    """
+    """Return every non-empty subset of a member of ``workload``, sorted, by size and then lexicographically."""
     subsets = {
         subset
         for clique in workload
@@ -71,7 +60,7 @@ def downward_closure(workload: Sequence[Clique]) -> Workload:
 
 
 def maximal(cliques: Sequence[Clique]) -> Workload:
-    """Return the cliques (tuples of column positions) that are contained in no larger one, in their order.
+    """Return the cliques that are contained in no larger one, in their order.
 
     Equal tuples are returned once; ``(0, 1)`` and ``(1, 0)`` are different tuples.
     """
@@ -92,8 +81,8 @@ def maximal(cliques: Sequence[Clique]) -> Workload:
 def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[float]:
     """Return each candidate's weight in AIM (arXiv 2201.12677): how many columns it shares with the workload.
 
-    ``candidates`` and the members of ``workload`` are cliques (tuples of column positions). The weight of a candidate q
-    is the sum, over all members r of the workload, of the number of columns that q and r have in common.
+    The weight of a candidate q is the sum, over all members r of the workload, of the number of columns that q and r
+    have in common.
     """
     members = Counter(column for clique in workload for column in set(clique))
     return [float(sum(members[column] for column in set(clique))) for clique in candidates]
@@ -112,9 +101,6 @@ def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:
 
 
 def as_tables(flat: NDArray[np.float64], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float64]]:
-    """Split a flat vector into consecutive tables of the given ``shapes``, each in C order.
-
-    The length of ``flat`` must be the number of cells of all tables together.
-    """
+    """Split a flat vector into consecutive tables of the given ``shapes``, each in C order."""
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

@@ -18,19 +18,14 @@ class FedsynthError(Exception):
 
 
 class SchemaError(FedsynthError):
-    """A table or a value does not fit the schema, or a schema is invalid; the message says where, and how to fix it.
-
-    It names the column, the row and the value where there are any. A schema is the public description of a table's
-    columns (:class:`~fedsynth.schema.schema.Schema`).
-    """
+    """A table or a value does not fit the schema, or a schema is invalid; the message says where, and how to fix it."""
 
 
 class BudgetExceeded(FedsynthError):
     """A request would cost more privacy budget than the run, the site or a prepaid vault has left; it is not answered.
 
-    The limit is that of the run's ledger (the server's record of releases, :class:`~fedsynth.privacy.ledger.Ledger`),
-    of a site's own account (its record of what it was charged), or of the deposit in a vault, which pays for its
-    releases in advance (:class:`~fedsynth.federation.vault.Vault`). The message says which.
+    The limit is that of the run's ledger (:class:`~fedsynth.privacy.ledger.Ledger`), of a site's own account, or of the
+    deposit in a vault (:class:`~fedsynth.federation.vault.Vault`). The message says which.
     """
 
 
@@ -42,10 +37,7 @@ class Refused(FedsynthError):
 
 
 class Unsupported(FedsynthError):
-    """The chosen trust model, transport, data source or installation cannot do what was requested.
-
-    A trust model says who adds noise and who sees exact counts; a transport carries messages between server and sites.
-    """
+    """The chosen trust model, transport, data source or installation cannot do what was requested."""
 
 
 class InvalidParameter(FedsynthError, ValueError):
@@ -109,18 +101,14 @@ _EXIT: dict[type[FedsynthError], int] = {
 
 
 def exit_code(error: FedsynthError) -> int:
-    """Return the exit code (2 to 9) of a command or run that ends with ``error``; docs/cli.md lists the codes.
-
-    It is 8 for errors whose class has no code of its own.
-    """
+    """Return the exit code (2 to 9) of a command or run that ends with ``error``; docs/cli.md lists the codes."""
     return next((code for kind, code in _EXIT.items() if isinstance(error, kind)), 8)
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -> str:
     """Return the end of an error message about an unknown ``name``: the most similar known name, or else all of them.
 
-    The result is ``did you mean 'x'?``, or ``otherwise`` (the words before the list) and the first 40 names of
-    ``known``, or ``there are none``.
+    ``otherwise`` are the words before the list.
     """
     names = list(known)
     by_case = {known_name.lower(): known_name for known_name in names}
@@ -130,31 +118,21 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -
 
 
 def listed(known: Iterable[str], before: str = "choose one of") -> str:
-    """Return the end of an error message: the first 40 names of ``known`` after the words ``before``.
-
-    Without any name it is ``there are none``.
-    """
+    """Return the end of an error message: the first 40 names of ``known`` after the words ``before``."""
     names = list(known)
     more = f", ... ({len(names) - _LISTED} more)" if len(names) > _LISTED else ""
     return f"{before} {', '.join(names[:_LISTED])}{more}" if names else "there are none"
 
 
 def positive(**numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless every number is positive and finite; ``None`` (not given) is accepted.
-
-    Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN is not positive.
-    """
+    """Raise :class:`InvalidParameter` unless every number, named by its keyword, is positive and finite or ``None``."""
     for name, number in numbers.items():
         if number is not None and not 0 < number < math.inf:
             raise InvalidParameter(f"{name} must be a positive number, not {number}")
 
 
 def whole(first: int = 1, last: int = _LARGEST, /, **numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless every number is whole and from ``first`` to ``last``, or ``None``.
-
-    Numbers are passed by keyword; the keyword is the parameter's name in the message. A whole number is an integer:
-    3.0 is not one.
-    """
+    """Raise :class:`InvalidParameter` unless every number, named by its keyword, is an integer in range or ``None``."""
     for name, number in numbers.items():
         if number is not None and not (isinstance(number, Integral) and first <= number <= last):
             limits = f"from {first} to {last}" if last < _LARGEST or number > last else f"of at least {first}"
@@ -162,10 +140,7 @@ def whole(first: int = 1, last: int = _LARGEST, /, **numbers: float | None) -> N
 
 
 def between(low: float, high: float, /, **numbers: float) -> None:
-    """Raise :class:`InvalidParameter` unless every number lies between ``low`` and ``high``, both included.
-
-    Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN lies nowhere.
-    """
+    """Raise :class:`InvalidParameter` unless every number, named by its keyword, is from ``low`` to ``high``."""
     for name, number in numbers.items():
         if not low <= number <= high:
             raise InvalidParameter(f"{name} must lie between {low} and {high}, not {number}")

@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A context manager (for a ``with`` block) in which ``path`` is written: an ``OSError`` in it names that file.
+    """Within a ``with`` block in which ``path`` is written, let an ``OSError`` name that file.
 
     The system names no file where a write or a sync fails, as on a full disk.
     """
@@ -61,18 +61,12 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file atomically (:func:`write_whole`), readable and writable by its owner only (mode 0600).
-
-    ``content`` is text (written as UTF-8) or bytes. Raises ``OSError`` as :func:`write_whole` does.
-    """
+    """Write a file as :func:`write_whole` does, readable and writable by its owner only (mode 0600)."""
     write_whole(path, content, 0o600)
 
 
 def private_folder(path: Path) -> Path:
-    """Create ``path`` and its missing parents, accessible to their owner only (mode 0700), and return ``path``.
-
-    Existing folders keep their mode.
-    """
+    """Create ``path`` and its missing parents, accessible to their owner only, and return it; old folders stay."""
     if not path.parent.is_dir():  # Path.mkdir(parents=True) would give the parents the mode of the umask
         private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
@@ -80,10 +74,7 @@ def private_folder(path: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file, with or without byte order mark.
-
-    Raises :class:`FedsynthError` if it is not UTF-8, and ``OSError`` if it cannot be read.
-    """
+    """Return the text of a UTF-8 file, with or without byte order mark; raises :class:`FedsynthError` for another."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -91,10 +82,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str, what: str) -> dict[str, Any]:
-    """Parse TOML text; raises :class:`FedsynthError` for text that is not TOML.
-
-    ``what`` names the text at the beginning of the error message, such as the path of its file.
-    """
+    """Parse TOML text, which messages call ``what``; raises :class:`FedsynthError` for text that is not TOML."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a bare ValueError
@@ -107,10 +95,7 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def load_object(path: Path, what: str) -> dict[str, Any]:
-    """Return the object in a JSON file; raises :class:`FedsynthError` if the file is not JSON or holds another value.
-
-    ``what`` says in error messages what the file should be, such as "SDV metadata".
-    """
+    """Return the object in a JSON file; raises :class:`FedsynthError` if it is not ``what``, such as "SDV metadata"."""
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -127,11 +112,11 @@ class _Marked(msgspec.Struct):
 
 
 def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | None = None) -> _T:
-    """Decode a JSON file into a struct of the class ``kind`` (a ``msgspec.Struct``).
+    """Decode a JSON file into a ``msgspec.Struct``.
 
-    With a ``number``, the file must have the entry ``"format": number``, the version of its format. Raises
-    :class:`FedsynthError` if the file does not fit the struct or is in another format. ``what`` says in the message
-    what the file should be, and the message ends with ``mend``, the next step for the user.
+    With a ``number``, the file must have the entry ``"format": number``. Raises :class:`FedsynthError` if the file does
+    not fit the struct or is in another format. ``what`` says in the message what the file should be, and the message
+    ends with ``mend``, the next step for the user.
     """
     content = path.read_bytes()
     try:
@@ -143,9 +128,8 @@ def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | No
 
 
 def refuse_format(found: object, number: int, what: str, mend: str) -> None:
-    """Raise :class:`FedsynthError` unless a file is in the format version that this version of fedsynth reads.
+    """Raise :class:`FedsynthError` unless a file's format (``found``, of any type) is the ``number`` that is read.
 
-    ``found`` is the format version that the file states, a value of any type, and ``number`` the version that is read.
     The message begins with ``what``, the file's name, and ends with ``mend``, the next step for the user.
     """
     if type(found) is not int or found != number:

@@ -53,7 +53,6 @@ class Keys:
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for a secret of fewer than 32 bytes."""
         if len(self.secret) < KEY_BYTES:
             raise InvalidParameter("a party's secret needs 32 random bytes; take them from os.urandom(32)")
 
@@ -73,7 +72,7 @@ class Keys:
         return self.identity + public_key(self._private)
 
     def sign(self, *message: str | bytes) -> bytes:
-        """Return the party's signature (Ed25519, 64 bytes) of ``message``, in any number of parts.
+        """Return the party's signature (64 bytes) of ``message``, in any number of parts.
 
         The first part names what is signed: a signature for one purpose is not valid for another.
         """
@@ -91,9 +90,9 @@ class Keys:
         return derive(self.secret, *use)
 
     def unseal(self, box: bytes | memoryview, *context: str | bytes) -> bytes:
-        """Return the content of a ``box`` that :func:`seal` made for this party with the same ``context``.
+        """Return the content of a ``box`` that :func:`seal` made for this party and ``context``.
 
-        Raises :class:`Refused` for a box that was changed, or made for other keys or in another context.
+        Raises :class:`Refused` for any other box.
         """
         sender, sealed = bytes(box[:KEY_BYTES]), memoryview(box)[KEY_BYTES:]
         try:
@@ -110,8 +109,7 @@ class Keys:
 def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
     """Whether ``signature`` is that of the same parts of ``message`` by the owner of the keys ``public``.
 
-    ``public`` are both keys of a party (:attr:`Keys.public`) or the first alone (:attr:`Keys.identity`); a malformed
-    key or signature gives false.
+    ``public`` is a party's :attr:`Keys.public` or :attr:`Keys.identity`; a malformed key or signature gives false.
     """
     claimed = (public[:KEY_BYTES], signature, _SALT + _join(message))
     if claimed in _valid:
@@ -141,11 +139,7 @@ def seal(public: bytes, seed: bytes, plain: bytes, *context: str | bytes) -> tup
 
 
 def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
-    """Return 32 bytes (times ``keys``) derived from the secret ``key`` for one use (HKDF-SHA256, RFC 5869).
-
-    ``context`` names the use in any number of parts, such as a purpose and the digest of a secure sum: another context
-    gives independent bytes.
-    """
+    """Return 32 bytes (times ``keys``) derived from ``key`` for the use that ``context`` names (HKDF, RFC 5869)."""
     return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
 
 
@@ -155,10 +149,7 @@ def digest(*context: str | bytes) -> bytes:
 
 
 def sign(seed: bytes, *message: str | bytes) -> bytes:
-    """Return the Ed25519 signature (64 bytes) of ``message``, in any number of parts, by the owner of ``seed``.
-
-    ``seed`` is that of a signing key (:attr:`Keys.seed`).
-    """
+    """Return the signature (64 bytes) of ``message``, in any number of parts, by the owner of :attr:`Keys.seed`."""
     private, public = _signing(seed)
     said = _SALT + _join(message)
     signature = private.sign(said)
@@ -186,9 +177,7 @@ def public_key(private: bytes) -> bytes:
 def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -> bytes:
     """Return 32 bytes (times ``keys``) that only the owners of two key pairs can compute (X25519, then :func:`derive`).
 
-    ``private`` is the secret key of one owner and ``public`` the public key of the other, 32 bytes each. ``context``
-    names the use, as in :func:`derive`. Raises :class:`Refused` for a public key with which everybody would know the
-    result.
+    Raises :class:`Refused` for a public key with which everybody would know them.
     """
     opened, own = _private(private)
     pair = (own, public) if own < public else (public, own)
@@ -230,10 +219,7 @@ def encrypted(key: bytes, plain: bytes, *context: str | bytes) -> bytes:
 
 
 def decrypted(key: bytes, box: bytes | memoryview, *context: str | bytes) -> bytes:
-    """Return what :func:`encrypted` was given, with the same ``key`` and ``context``.
-
-    Raises :class:`Refused` for bytes that were changed, or made with another key or context.
-    """
+    """Return what :func:`encrypted` was given, with the same ``key`` and ``context``, or raise :class:`Refused`."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, _join(context))
     except InvalidTag as error:

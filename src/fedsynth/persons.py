@@ -89,9 +89,9 @@ def keep_sites(
 def identify(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> NDArray[np.uint64]:
     """Return an integer for the person of each row, shape ``(rows,)``; equal identifiers have equal integers.
 
-    It is the start of the SHA-256 of the identifier's text, in which :func:`keep_rows` compares identifiers as well.
-    Two of a billion persons share an integer with a probability of a few percent; they are then held out, or put at a
-    site, together. Limits on rows and sites compare whole identifiers (:func:`keep_rows`, :func:`keep_sites`).
+    It is the start of the SHA-256 of the identifier's text. Two of a billion persons share an integer with a
+    probability of a few percent; they are then held out, or put at a site, together. Limits on rows and sites compare
+    whole identifiers.
     """
     which, texts = _identifiers(ids)
     starts = b"".join(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8] for text in texts)
@@ -113,10 +113,7 @@ def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _identifier(value: Any) -> str:
-    """Return an identifier as text, equal for an integer, a whole float or decimal, and text; empty for a missing one.
-
-    An integer too long for Python to format in decimal is formatted in hexadecimal.
-    """
+    """Return an identifier as text, equal for an integer, a whole float or decimal, and text; empty if missing."""
     if is_missing(value):
         return ""
     return next(iter(canonical_texts(value)), None) or (hex(value) if isinstance(value, int) else "")

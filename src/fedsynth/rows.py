@@ -32,10 +32,7 @@ _CHUNK = 1 << 16  # rows counted at a time
 
 
 class Rows(Protocol):
-    """Rows that can be counted, which is all that most queries need: their number and their contingency tables.
-
-    ``len()`` gives the number of rows that fit the schema.
-    """
+    """Rows that can be counted, which is all that most queries need; ``len()`` is how many of them fit the schema."""
 
     @property
     def schema(self) -> Schema:
@@ -48,12 +45,12 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table of counts for each clique, in order.
+        """Return one contingency table of counts (int64) for each clique, in order.
 
-        ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``cliques`` are the tables to
-        count: each is a sequence of positions in ``axes``, one for each dimension of its table. Raises
-        :class:`Unsupported` for an axis that divides a column by cut points, if only codes of its values are known
-        here.
+        Each of ``cliques`` is a sequence of positions in ``axes``, one for each dimension of its table. Adding or
+        removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one table under
+        add/remove adjacency is 1. Raises :class:`Unsupported` for an axis with cut points, if only codes of its values
+        are known here.
         """
 
 
@@ -61,12 +58,11 @@ class NoSingleRows:
     """Base class of :class:`Rows` that can be counted but not read one by one; ``repr`` shows none of them."""
 
     def __repr__(self) -> str:
-        """Show neither rows nor their number."""
         return f"<{type(self).__name__}>"
 
     @property
     def codes(self) -> NoReturn:
-        """Raise :class:`Unsupported`: single rows, which a :class:`Table` has in ``codes``, are not available here."""
+        """Raise :class:`Unsupported`: single rows are not available here."""
         raise Unsupported(
             "this site counts its rows in place and cannot provide single rows; load them into memory (read_table), "
             "or use a method that only needs marginals"
@@ -76,10 +72,7 @@ class NoSingleRows:
 
 
 class BadLine(NamedTuple):
-    """A line of a file that could not be parsed as a row: its ``number`` (from 1), and what is ``wrong`` with it.
-
-    ``wrong`` is a text that repeats no value of the line.
-    """
+    """A line that could not be parsed: its ``number`` (from 1), and what is ``wrong``, without any of its values."""
 
     number: int
     wrong: str
@@ -109,10 +102,9 @@ class Source(Protocol):
         """Return the names of all columns in their order; raises :class:`SchemaError` for a duplicate name."""
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return the columns that cannot be read because of their type in the source: a sentence for each, by its name.
+        """Return a sentence for each of the schema's ``columns`` that cannot be read because of its type, by name.
 
-        ``columns`` are columns of a schema. The result is empty if the types can only be judged by reading, as in a
-        file.
+        There are none if the types can only be judged by reading, as in a file.
         """
 
     def batches(
@@ -127,18 +119,17 @@ class Source(Protocol):
         """
 
     def snapshot(self) -> AbstractContextManager[Source]:
-        """Return a context manager (for a ``with`` block) that yields the source as it is at this moment.
+        """Yield the source as it is at this moment, within a ``with`` block.
 
-        Reads of the yielded source do not see later changes of a database. A file that changes during the block raises
+        Reads of it do not see later changes of a database. A file that changes during the block raises
         :class:`FedsynthError` at its end.
         """
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Return a context manager (for a ``with`` block) that yields the rows, to be counted but not read one by one.
+        """Yield the rows, within a ``with`` block, to be counted by the database, and not read one by one.
 
-        The database counts its own table; all counts within the block refer to one snapshot. Rows are encoded under
-        ``schema``. Raises :class:`SchemaError` if the source does not fit the schema, and :class:`Unsupported` for a
-        file, which can be streamed instead (:func:`~fedsynth.data.sources.streamed.stream`).
+        All counts refer to one snapshot. Raises :class:`SchemaError` if the source does not fit the schema, and
+        :class:`Unsupported` for a file, which can be streamed instead (:func:`~fedsynth.data.sources.streamed.stream`).
         """
 
 
@@ -146,15 +137,14 @@ class Source(Protocol):
 class Table:
     """Rows in memory, encoded under a public schema.
 
-    ``schema`` describes the columns; position ``j`` below is that in ``schema.stored``, the columns as sites encode
-    them. ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
-    narrowest dtype that fits). ``numbers[j]`` holds the original values of a numeric or datetime column as float64 (NaN
-    where missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
-    :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits. ``persons``, if the
-    person of each row is known, has an integer for each row read (:func:`~fedsynth.persons.identify`, uint64,
-    shape ``(rows_read,)``): first for the rows of the table, then for those left out. ``misfits`` is the record of what
-    encoding changed or left out, for the people who may see the rows (:meth:`findings`). Neither is counted, stored or
-    part of :attr:`digest`.
+    Position ``j`` below is that in ``schema.stored``. ``codes[j]`` holds column ``j`` as unsigned integers below
+    ``schema.sizes[j]`` (shape ``(rows,)``, the narrowest dtype that fits). ``numbers[j]`` holds the original values of
+    a numeric or datetime column as float64 (NaN where missing). ``left_out`` counts the rows that were read but did not
+    fit the schema. A site's public size is :attr:`rows_read`, which includes them, so that the size does not reveal
+    whether a row fits. ``persons``, if the person of each row is known, has an integer for each row read
+    (:func:`~fedsynth.persons.identify`, shape ``(rows_read,)``): first for the rows of the table, then for those left
+    out. ``misfits`` is the record of what encoding changed or left out, for the people who may see the rows
+    (:meth:`findings`). Neither is counted, stored or part of :attr:`digest`.
     """
 
     schema: Schema
@@ -169,7 +159,7 @@ class Table:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether single rows are available, and not only counts of them: always true for a table in memory."""
+        """True: single rows are available."""
         return True
 
     @property
@@ -186,10 +176,7 @@ class Table:
         return findings(self.rows_read, self.left_out, self.misfits)
 
     def require_rows(self, name: str) -> None:
-        """Raise :class:`SchemaError` if rows were read and none of them fits, with the reasons and what to do.
-
-        ``name`` says whose rows they are. A table of which no row was read is accepted.
-        """
+        """Raise :class:`SchemaError`, with reasons, if rows of ``name`` were read and none of them fits."""
         if self.left_out and not len(self):
             raise SchemaError(
                 with_lines(
@@ -200,16 +187,10 @@ class Table:
             )
 
     def require(self, run: str) -> None:
-        """Do nothing: a table in memory is available to every run; ``run`` is its name.
-
-        Part of the interface by which a site opens its rows (:class:`~fedsynth.federation.site.RowStore`).
-        """
+        """Do nothing: the table is there (:class:`~fedsynth.federation.site.RowStore`)."""
 
     def opened(self, run: str) -> AbstractContextManager[Table]:
-        """Return a context manager that yields this table, whatever the name ``run`` of the run that asks.
-
-        Part of the interface by which a site opens its rows (:class:`~fedsynth.federation.site.RowStore`).
-        """
+        """Yield this table (:class:`~fedsynth.federation.site.RowStore`)."""
         return nullcontext(self)
 
     def __repr__(self) -> str:
@@ -217,14 +198,10 @@ class Table:
         return f"<Table of {len(self.codes)} columns>"
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table of counts for each clique, in order.
+        """Return the tables of :meth:`Rows.tables`.
 
-        ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``cliques`` are the tables to
-        count: each is a sequence of positions in ``axes``, one for each dimension of its table.
-
-        Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one table
-        under add/remove adjacency is 1. All tables are counted in one pass over the rows, in chunks whose codes fit
-        into the cache. Raises :class:`Unsupported` for an axis with cut points over a column that ``numbers`` lacks.
+        They are counted in one pass over the rows, in chunks whose codes fit into the cache. Raises
+        :class:`Unsupported` for an axis with cut points over a column that ``numbers`` lacks.
         """
         columns = self.schema.stored
         used = sorted({at for clique in cliques for at in clique})
@@ -257,11 +234,7 @@ class Table:
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
     def flat_codes(self, clique: Sequence[int]) -> NDArray[np.int64]:
-        """Return each row's cell in the contingency table of a clique: its position in C order, shape ``(rows,)``.
-
-        ``clique`` lists positions in ``schema.stored``, one for each dimension of the table, which has a cell for each
-        combination of codes of these columns.
-        """
+        """Return each row's cell in the contingency table of a clique: its position in C order, shape ``(rows,)``."""
         first, *rest = clique
         flat = self.codes[first].astype(np.int64)
         for column in rest:
@@ -270,10 +243,7 @@ class Table:
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the table of the selected rows; its ``left_out`` is 0, and its ``misfits`` are empty.
-
-        ``rows`` is an index array (in the wanted order) or a boolean array of shape ``(rows,)``.
-        """
+        """Return the table of the selected rows (an index array or a mask), without ``left_out`` and ``misfits``."""
         return Table(
             self.schema,
             tuple(column[rows] for column in self.codes),
@@ -297,8 +267,7 @@ def concatenate(tables: Sequence[Table]) -> Table:
     """Return one table with the rows of several ``tables`` under one schema, in order.
 
     The tables are the batches of one site's rows, or those of all sites in a central baseline or test; sites of a
-    deployment never pool rows. ``left_out`` is the sum of the tables' own, and ``misfits`` are theirs together. The
-    result has persons if all tables do.
+    deployment never pool rows. The result has persons if all tables do.
     """
     first = tables[0]
     known = [
@@ -318,22 +287,17 @@ def concatenate(tables: Sequence[Table]) -> Table:
 
 @dataclass(frozen=True)
 class WorkloadError:
-    """L1 distances between two tables' normalised marginals, 0 to 2: the result of :func:`workload_error`.
-
-    ``mean`` is the mean over the workload, the marginals to compare; ``per_clique`` maps each clique (the column
-    positions of a marginal) to its distance.
-    """
+    """The result of :func:`workload_error`: its ``mean``, and the distance of each clique."""
 
     mean: float
     per_clique: dict[Clique, float]
 
 
 def workload_error(real: Table, synthetic: Table, workload: Workload) -> WorkloadError:
-    """Return the mean over ``workload`` of the L1 distance between the tables' normalised marginals.
+    """Return the mean over ``workload`` of the L1 distance (0 to 2) between the tables' normalised marginals.
 
-    A workload is a list of marginals, each given by a tuple of column positions; numbers count by their bins in the
-    schema. The "workload error" of FLAIM's tables (arXiv 2310.06447), without the factor 1/2 of total variation. Raises
-    :class:`Unsupported` for an empty table or workload.
+    Numbers count by their bins in the schema. The "workload error" of FLAIM's tables (arXiv 2310.06447), without the
+    factor 1/2 of total variation. Raises :class:`Unsupported` for an empty table or workload.
     """
     if not len(real) or not len(synthetic) or not workload:
         raise Unsupported("a workload error needs rows on both sides and at least one marginal")
@@ -347,9 +311,8 @@ def workload_error(real: Table, synthetic: Table, workload: Workload) -> Workloa
 def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
     """Return the L1 distance of two samples' frequencies over the ``cells`` cells of a contingency table: 0 to 2.
 
-    ``one`` and ``other`` hold, for each row of a sample, the index of the cell that counts the row (0 to
-    ``cells - 1``), shape ``(rows,)``; each sample has at least one row. If there are many more cells than rows, only
-    the cells that occur are visited.
+    ``one`` and ``other`` hold the cell of each row, shape ``(rows,)``; each sample has at least one row. If there are
+    many more cells than rows, only the cells that occur are visited.
     """
     rows = len(one) + len(other)
     if cells > 4 * rows:

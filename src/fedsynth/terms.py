@@ -17,8 +17,7 @@ from fedsynth.schema import Schema
 class Terms:
     """The terms of a run: schema, budget, trust model, and who is protected.
 
-    ``schema`` is the public description of the table, and ``budget`` bounds the cost of all releases together to one
-    person. ``trust`` names the trust model, which decides who adds the noise and who sees exact counts, and
+    ``budget`` bounds the cost of all releases together to one person. ``trust`` names the trust model, and
     ``trust_options`` are its settings (:func:`~fedsynth.federation.trust.settings_of`). ``unit`` says how many rows, at
     how many sites, one person may have. With ``public_sizes`` each site's number of rows is public.
     """
@@ -40,7 +39,7 @@ class Terms:
 
     @cached_property
     def change(self) -> ProtectedChange:
-        """The change of a table that every release must hide: :attr:`unit` and :attr:`neighbours`."""
+        """The change of a table that every release must hide."""
         return ProtectedChange(self.unit, self.neighbours)
 
     @cached_property

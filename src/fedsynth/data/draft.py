@@ -56,8 +56,8 @@ _ATOM, _MAX_ATOMS = 0.05, 5  # a value gets its own bin from this share of the r
 class Draft:
     """A schema proposed from one site's rows, for a person to edit before it is shared.
 
-    ``schema`` is marked as a draft, because its bounds and lists are facts about those rows. ``notes`` are sentences
-    for its editor by column, including columns that were left out; they state such facts, too.
+    ``notes`` are sentences for its editor by column, including columns that were left out; they state facts about rows,
+    as the schema does.
     """
 
     schema: Schema
@@ -116,11 +116,10 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
 def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
     """Return a draft of a schema with the column types of SDV ``metadata``, and with values and bounds from ``frame``.
 
-    SDV is the Synthetic Data Vault, a Python package; ``metadata`` is its JSON as a mapping. ``bins`` is the number of
-    bins of numbers and times, to which common values add bins of their own. Columns that the metadata does not
-    describe, or marks as identifying, text or unknown, are left out. Raises :class:`SchemaError` for a column of the
-    metadata that is missing in the frame or has values of another type, if no column is left, and for metadata that is
-    not SDV's or describes several tables.
+    ``metadata`` is as in :func:`~fedsynth.data.sdv.sdv_kinds`. ``bins`` is the number of bins of numbers and times, to
+    which common values add bins of their own. Columns that the metadata does not describe, or marks as identifying,
+    text or unknown, are left out. Raises :class:`SchemaError` for a column of the metadata that is missing in the frame
+    or has values of another type, if no column is left, and for metadata that is not SDV's or describes several tables.
     """
     kinds = sdv_kinds(metadata)
     if absent := [name for name in kinds if name not in frame.columns]:
@@ -215,10 +214,7 @@ def _draft_column(
 
 
 def _labels(present: pd.Series[Any]) -> Counter[str]:
-    """Count the values of a column as labels, from which a categorical column reads these values.
-
-    Text is a label as it is, any other value by its canonical text. Integers too long for Python to format are skipped.
-    """
+    """Count the values of a column as labels: text as it is, any other value by its canonical text."""
     which, distinct = distinct_values(present)
     texts = [(value,) if isinstance(value, str) else canonical_texts(value) for value in distinct]
     return Counter(texts[at][-1] for at in which.tolist() if texts[at])

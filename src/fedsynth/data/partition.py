@@ -1,9 +1,10 @@
 """Partitions of one table over simulated sites, as used in the federated-learning literature.
 
-Every partition assigns a site number to each row, or -1 to a row that no site gets. All partitions are reproducible
-from a seed. ``assign`` divides a table as the literature does: one more row can move every other one. ``place``, where
-a partition has it, decides each row's site by that row alone (:mod:`fedsynth.data.placement`), as the rows of a run
-must be divided whose split is published.
+Every partition assigns a site number from 0 to each row, or -1 to a row that no site gets. ``assign`` divides a table
+as the literature does: one more row can move every other one. ``place``, where a partition has it, decides each row's
+site by that row alone (:mod:`fedsynth.data.placement`), as the rows of a run must be divided whose split is published:
+from random numbers ``at`` in [0, 1) of each row, and a ``seed`` that draws the sites' shares. Results are int64, shape
+``(rows,)``. A partition that cannot divide the table over so many sites raises :class:`Unsupported`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,15 @@ class IID:
     """A partition over simulated sites: random rows in parts of equal size, up to one row (of equal expected size)."""
 
     def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, shape ``(rows,)``; ``at`` are random numbers in [0, 1) of each."""
+        """Return the site of each row, by ``at``."""
         return np.minimum(at * sites, sites - 1).astype(np.int64)  # at * sites may round up to sites
 
     def sizes(self, rows: int, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return how many of ``rows`` rows each site gets, shape ``(sites,)``; nothing is drawn from ``rng``."""
+        """Return how many of ``rows`` rows each site gets, shape ``(sites,)``."""
         return np.bincount(np.arange(rows) % sites, minlength=sites)
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
-
-        Raises :class:`Unsupported` if there are fewer rows than sites.
-        """
+        """Return the site of each row."""
         _enough_rows(table, sites)
         return rng.permutation(np.arange(len(table)) % sites)
 
@@ -50,17 +48,14 @@ class IID:
 class Quantity:
     """A partition over simulated sites of unequal sizes: each gets random rows, at least one (:meth:`place`: or none).
 
-    The sites' shares of the rows are drawn from the symmetric Dirichlet distribution with parameter ``alpha``; a
-    smaller alpha gives more unequal sizes.
+    Shares are drawn from the symmetric Dirichlet distribution with parameter ``alpha``; a smaller one makes them less
+    equal.
     """
 
     alpha: float
 
     def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, given random numbers ``at`` in [0, 1) of each, shape ``(rows,)``.
-
-        ``seed`` draws the sites' shares.
-        """
+        """Return the site of each row, by ``at``."""
         return _by_shares(np.random.default_rng(seed).dirichlet(np.full(sites, self.alpha)), at)
 
     def sizes(self, rows: int, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -69,10 +64,7 @@ class Quantity:
         return each + rng.multinomial(rows - each * sites, rng.dirichlet(np.full(sites, self.alpha)))
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
-
-        Raises :class:`Unsupported` if there are fewer rows than sites.
-        """
+        """Return the site of each row."""
         _enough_rows(table, sites)
         return rng.permutation(np.repeat(np.arange(sites), self.sizes(len(table), sites, rng)))
 
@@ -82,10 +74,10 @@ class LabelSkew:
     """A partition over simulated sites with label skew: each class of rows has its own shares of the sites.
 
     A class is all rows with the same value of the label, the column at position ``column`` of :attr:`Schema.stored
-    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them (default: the last). The sites' shares of
-    a class are drawn from the symmetric Dirichlet distribution with parameter ``beta``; a smaller beta gives more skew
-    (Li et al., ICDE 2022, arXiv 2102.02079). A site with fewer than ``minimum`` rows takes single rows from the largest
-    sites; ``None`` stands for 1 in :meth:`assign`, and for no minimum in :meth:`place`, which cannot keep any.
+    <fedsynth.schema.schema.Schema.stored>` (default: the last). The sites' shares of a class are drawn from the
+    symmetric Dirichlet distribution with parameter ``beta``; a smaller beta gives more skew (Li et al., ICDE 2022,
+    arXiv 2102.02079). A site with fewer than ``minimum`` rows takes single rows from the largest sites; ``None`` stands
+    for 1 in :meth:`assign`, and for no minimum in :meth:`place`, which cannot keep any.
     """
 
     beta: float
@@ -93,10 +85,7 @@ class LabelSkew:
     minimum: int | None = None
 
     def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, given random numbers ``at`` in [0, 1) of each, shape ``(rows,)``.
-
-        ``seed`` draws the sites' shares of every class that the schema has, whether rows have it or not.
-        """
+        """Return the site of each row, by ``at``; shares are drawn for every class that the schema has."""
         label = table.codes[self.column]
         rng = np.random.default_rng(seed)
         shares = rng.dirichlet(np.full(sites, self.beta), table.schema.sizes[self.column])
@@ -106,10 +95,7 @@ class LabelSkew:
         return site
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
-
-        Raises :class:`Unsupported` if there are fewer than ``minimum`` rows for each site.
-        """
+        """Return the site of each row."""
         minimum = 1 if self.minimum is None else self.minimum
         _enough_rows(table, sites * minimum)
         label = table.codes[self.column]
@@ -131,12 +117,11 @@ class LabelSkew:
 class CappedLabelSkew:
     """A partition over simulated sites with label skew, in which a full site gets no rows of further classes.
 
-    A class is all rows with the same value of the label, the column at position ``column`` of :attr:`Schema.stored
-    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them (default: the last). Classes are
-    distributed one after the other over the sites that are not full; a site is full once it has N / K rows, where N is
-    the number of rows and K the number of sites. The sites' shares of a class are drawn from the symmetric Dirichlet
-    distribution with parameter ``beta``; a smaller beta gives more skew. The whole assignment is redrawn until every
-    site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the FedBN thesis).
+    Classes (:class:`LabelSkew`) are distributed one after the other over the sites that are not full; a site is full
+    once it has N / K rows, where N is the number of rows and K the number of sites. The sites' shares of a class are
+    drawn from the symmetric Dirichlet distribution with parameter ``beta``. The whole assignment is redrawn, up to a
+    million times, until every site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA
+    and the FedBN thesis).
     """
 
     beta: float
@@ -144,11 +129,7 @@ class CappedLabelSkew:
     minimum: int = 10
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
-
-        Raises :class:`Unsupported` if there are fewer than ``minimum`` rows for each site, or a million draws leave
-        some site too small.
-        """
+        """Return the site of each row."""
         _enough_rows(table, sites * self.minimum)
         classes = np.bincount(table.codes[self.column], minlength=table.schema.sizes[self.column])
         for _ in range(_TRIES):
@@ -181,29 +162,22 @@ class CappedLabelSkew:
 class ByColumn:
     """A partition over simulated sites by the values of a column: one site per value, or per balanced group of values.
 
-    ``column`` is its position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
-    encode them; a numeric column is split by its bins. :meth:`assign` assigns values from the commonest to the rarest,
-    each to the site with the fewest rows so far; :meth:`place`, which may not count rows, divides the schema's list of
-    values into as many runs of nearly equal length as there are sites.
+    ``column`` is its position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`; a numeric column is
+    split by its bins. :meth:`assign` assigns values from the commonest to the rarest, each to the site with the fewest
+    rows so far; :meth:`place`, which may not count rows, divides the schema's list of values into as many runs of
+    nearly equal length as there are sites.
     """
 
     column: int
 
     def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, shape ``(rows,)``; ``seed`` and ``at`` are not used.
-
-        Raises :class:`Unsupported` if the schema's column has fewer values than there are sites.
-        """
+        """Return the site of each row, by its value."""
         size = table.schema.sizes[self.column]
         _enough_values(table, self.column, size, sites, "in the schema")
         return table.codes[self.column].astype(np.int64) * sites // size
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
-
-        Nothing is drawn from ``rng``. Raises :class:`Unsupported` if the column has fewer distinct values than there
-        are sites.
-        """
+        """Return the site of each row; nothing is drawn."""
         codes = table.codes[self.column]
         counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
         present = np.flatnonzero(counts)
@@ -223,27 +197,19 @@ class ByValue:
 
     The values are the commonest ones, as many as there are sites, and are assigned to sites in the schema's order, as
     in FedTabDiff (arXiv 2401.06263); in :meth:`place`, which may not count rows, they are the first ones of the schema.
-    ``column`` is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as
-    sites encode them.
+    ``column`` is as in :class:`ByColumn`.
     """
 
     column: int
 
     def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, or -1, shape ``(rows,)``; ``seed`` and ``at`` are not used.
-
-        Raises :class:`Unsupported` if the schema's column has fewer values than there are sites.
-        """
+        """Return the site of each row, or -1, by its value."""
         _enough_values(table, self.column, table.schema.sizes[self.column], sites, "in the schema")
         codes = table.codes[self.column].astype(np.int64)
         return np.where(codes < sites, codes, -1)
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
-
-        A dropped row has -1. Nothing is drawn from ``rng``. Raises :class:`Unsupported` if the column has fewer
-        distinct values than there are ``sites``.
-        """
+        """Return the site of each row, or -1; nothing is drawn."""
         codes = table.codes[self.column]
         counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
         _enough_values(table, self.column, int(np.count_nonzero(counts)), sites)
@@ -257,19 +223,14 @@ class ByValue:
 class Cluster:
     """A partition over simulated sites by similarity: k-means in a 2-dimensional UMAP embedding of the encoded rows.
 
-    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. The codes (the integers that
-    encode values) of all columns are used as numbers, unscaled, so columns with many values dominate. Needs
-    ``pip install 'fedsynth[cluster]'``.
+    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. The codes of all columns are
+    used as numbers, unscaled, so columns with many values dominate. Needs ``pip install 'fedsynth[cluster]'``.
     """
 
     neighbours: int = 15
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
-
-        Raises :class:`Unsupported` if there are fewer rows than ``sites``, or at most ``neighbours`` of them, or if
-        UMAP is not installed.
-        """
+        """Return the site of each row."""
         _enough_rows(table, max(sites, self.neighbours + 1))
         try:
             import umap
@@ -291,10 +252,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SynthFS:
-    """In place of a partition: generated rows whose features are skewed by site; a larger ``beta`` gives less skew.
-
-    See :func:`synthfs`, which generates them.
-    """
+    """In place of a partition: generated rows (:func:`synthfs`) whose features are skewed by site."""
 
     beta: float
 
@@ -305,10 +263,9 @@ Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | ByValue | 
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
     """Parse a partition as written on the command line, such as ``iid``, ``label-skew:0.5`` or ``column:NAME``.
 
-    ``label`` names the column whose values a label skew distributes unevenly over the sites (default: the last one).
-    ``schema`` resolves column names; without it, partitions by a column are refused and ``label`` is ignored. In
-    ``label-skew:A:ROWS``, A is the Dirichlet parameter and ROWS the smallest number of rows that the skew leaves a
-    site.
+    ``label`` names the column of a label skew (default: the last one). ``schema`` resolves column names; without it,
+    partitions by a column are refused and ``label`` is ignored. In ``label-skew:A:ROWS``, A is the Dirichlet parameter
+    and ROWS the smallest number of rows that the skew leaves a site.
 
     Raises :class:`Unsupported`, with a list of the forms, for anything else, and :class:`SchemaError` for an unknown
     column.
@@ -343,11 +300,7 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:
-    """Split a ``table`` into one table for each of ``sites`` sites, by the partition ``how``.
-
-    Every row goes to exactly one site, unless the partition drops it; ``rng`` draws. Raises :class:`Unsupported` if the
-    partition cannot split this table over so many sites, or generates its own rows (:class:`SynthFS`).
-    """
+    """Split a ``table`` into one table for each site; raises :class:`Unsupported` if the partition cannot."""
     if isinstance(how, SynthFS):
         raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")
     if sites < 1:
@@ -361,9 +314,9 @@ def synthfs(
 ) -> tuple[Schema, list[Table]]:
     """Generate SynthFS, rows with feature skew and without label skew (FLAIM, arXiv 2310.06447, appendix B).
 
-    Returns the schema and one table for each of ``sites`` sites, with ``rows_per_site`` rows and ``features`` columns.
-    Feature j of site k is normal with variance 1 around its own mean, drawn from a Zipf law of exponent ``beta`` on
-    1..40; values are binned to the integers 0..40. Raises :class:`Unsupported` unless ``beta`` is positive.
+    Returns the schema and one table for each of ``sites`` sites. Feature j of site k is normal with variance 1 around
+    its own mean, drawn from a Zipf law of exponent ``beta`` on 1..40 (a larger one gives less skew); values are binned
+    to the integers 0..40. Raises :class:`Unsupported` unless ``beta`` is positive.
     """
     if beta <= 0:
         raise Unsupported(f"synthfs:{beta} has no positive exponent; give a number from 1 (strong skew) to 5 (weak)")

@@ -33,8 +33,7 @@ _WORD = 8  # bytes of a random number
 def looks_at_other_rows(how: Partition, *, public_sizes: bool) -> bool:
     """Return whether this partition cannot place rows without regard to other rows.
 
-    That is so for ``capped-label-skew``, ``cluster`` and a label skew with a minimum. With ``public_sizes``, which must
-    not depend on the rows, it is so for all but ``iid`` and ``quantity``.
+    With ``public_sizes``, which must not depend on the rows, that is so for all but ``iid`` and ``quantity``.
     """
     if public_sizes:
         return not isinstance(how, IID | Quantity)
@@ -66,8 +65,7 @@ def held_out(table: Table, share: float, seed: int) -> NDArray[np.bool_]:
 def placed(table: Table, sites: int, how: Partition, seed: int) -> NDArray[np.int64]:
     """Return the site of each row, or -1, shape ``(rows,)``, as ``how`` decides it row by row.
 
-    ``seed`` draws the sites' shares, and the place of each row or person. Raises :class:`Unsupported` for a partition
-    that looks at other rows, or cannot divide rows over so many sites.
+    Raises :class:`Unsupported` for a partition that looks at other rows, or cannot divide rows over so many sites.
     """
     if looks_at_other_rows(how, public_sizes=False):
         raise Unsupported("this partition cannot place rows one by one; use iid, quantity:A or label-skew:A")

@@ -1,10 +1,11 @@
 """Reading a site's rows (CSV and Parquet files, PostgreSQL tables) in chunks, and writing files.
 
-Functions that read accept a :class:`~fedsynth.rows.Source`, and most also the path of a file or the address of a
-database table. Cells of a CSV file are read as text and interpreted by the schema, so that "007" keeps its zeros. No
-row stops the reading of a table: a row that does not fit the schema is clipped, recoded or left out, as the schema
-declares, and a malformed line of a CSV file is left out. The exception is a CSV file that is declared ``rfc4180``
-(``records``), because its cells hold newlines: it is valid as a whole, or :class:`SchemaError` names the line.
+A ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
+:class:`~fedsynth.rows.Source`; ``records`` is the kind of a CSV file (:data:`~fedsynth.files.Records`) whose path is
+given. Cells of a CSV file are read as text and interpreted by the schema, so that "007" keeps its zeros. No row stops
+the reading of a table: a row that does not fit the schema is clipped, recoded or left out, as the schema declares, and
+a malformed line of a CSV file is left out. The exception is a CSV file that is declared ``rfc4180``, because its cells
+hold newlines: it is valid as a whole, or :class:`SchemaError` names the line.
 """
 
 from __future__ import annotations
@@ -95,16 +96,13 @@ def read_table(
 ) -> Table:
     """Encode the rows of a file or a database table, for a site that loads its data into memory.
 
-    ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
-    :class:`~fedsynth.rows.Source`. At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a
-    time. Only their codes (integers that encode values) are kept, and a float for each value of a numeric or datetime
-    column. Rows of a database are sorted by content (:func:`in_canonical_order`); NULL and NaN are missing values.
-    Rows that do not fit are handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed
-    lines of a CSV file are left out. The log says what was left out or changed, with counts and a few values
-    (:meth:`Table.findings <fedsynth.rows.Table.findings>`), and which columns are ignored, except those in ``unused``,
-    unless ``quiet`` is true. ``records`` is the kind of a CSV file whose path is given: of ``lines`` (also if it is
-    ``None``), or ``rfc4180`` if its cells may hold newlines. Raises :class:`SchemaError` for a missing column, a column
-    of a database whose type cannot be read, a file without a header, and an invalid file that is declared ``rfc4180``.
+    At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time. Only their codes are kept,
+    and a float for each value of a numeric or datetime column. Rows of a database are sorted by content
+    (:func:`in_canonical_order`); NULL and NaN are missing values. Rows that do not fit are handled as in
+    :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`. The log says what was left out or changed, with counts
+    and a few values (:meth:`Table.findings <fedsynth.rows.Table.findings>`), and which columns are ignored, except
+    those in ``unused``, unless ``quiet`` is true. Raises :class:`SchemaError` for a missing column, a column of a
+    database whose type cannot be read, a file without a header, and an invalid file that is declared ``rfc4180``.
 
     With ``persons``, the result has the persons of its rows. If they have a limit, rows beyond it and rows without a
     person are dropped first and not counted as left out: their number would reveal more about a person than the limit
@@ -136,10 +134,7 @@ def read_table(
 def read_fitting(
     place: Place, schema: Schema, *, records: Records | None = None, persons: PersonLimit | None = None
 ) -> Table:
-    """Return the rows of a source as :func:`read_table` does, for a run or a benchmark over them.
-
-    Raises :class:`SchemaError` also if rows were read and none of them fits, with the reasons.
-    """
+    """Return the rows as :func:`read_table` does; raises :class:`SchemaError` also if there are some and none fits."""
     source = _source(place, records)
     table = read_table(source, schema, persons=persons, quiet=True)
     table.require_rows(source.name)
@@ -148,10 +143,7 @@ def read_fitting(
 
 
 def log_findings(name: str, table: Table) -> None:
-    """Write to the log, as warnings, what was left out or changed when a table was encoded, a line for each finding.
-
-    ``name`` is that of the table's source.
-    """
+    """Write to the log, as warnings, what was left out or changed when a table of the source ``name`` was encoded."""
     for finding in table.findings():
         _log.warning("%s: %s", name, finding)
 
@@ -173,17 +165,13 @@ def check_table(
 ) -> FileCheck:
     """Validate a source against a schema and report every kind of fault, with counts and the first examples of each.
 
-    The result is a :class:`FileCheck`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
-    <fedsynth.schema.schema.Schema.problems>`). With ``persons``, rows beyond a person's limit are not checked, as
-    :func:`read_table` does not use them. ``place`` is a file's path, a table's address
-    (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. The source is read once in chunks
-    of ``chunk_rows`` rows. The sentences number rows by position, from 0, without the header and malformed lines. A
-    database table has no row order, so its rows are numbered as the database returned them. Rows that break a rule of
-    the schema, or a bound of a derived column (computed, or stored as a difference or ratio), are counted in one more
-    pass; they are not left out.
-    ``records`` is the kind of a CSV file whose path is given, as in :func:`read_table`; if it seems to be of the other
-    kind, that is the first sentence. Raises :class:`FedsynthError` or ``OSError`` for a source that cannot be read at
-    all.
+    The sentences of the result tell how the faulty values are handled (:meth:`Schema.problems
+    <fedsynth.schema.schema.Schema.problems>`), and number rows by position, from 0, without the header and malformed
+    lines. A database table has no row order, so its rows are numbered as the database returned them. With ``persons``,
+    rows beyond a person's limit are not checked, as :func:`read_table` does not use them. The source is read once in
+    chunks; rows that break a rule of the schema, or a bound of a derived column, are counted in one more pass; they are
+    not left out. If a CSV file seems to be of the other kind, that is the first sentence. Raises :class:`FedsynthError`
+    or ``OSError`` for a source that cannot be read at all.
     """
     source = _source(place, records)
     names = source.columns()
@@ -245,13 +233,11 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
 def read_frame(place: Place, columns: Sequence[str] | None = None, *, records: Records | None = None) -> pd.DataFrame:
     """Return a file or a database table as a data frame, for drafting or evaluation.
 
-    ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
-    :class:`~fedsynth.rows.Source`, and ``columns`` selects columns by name (default: all). The usual spellings of a
-    missing value (``?``, ``NA``, ...) become missing values. Columns of a CSV file get their types from
-    :func:`parse_text`; other sources keep their types. Malformed lines of a CSV file are left out and reported in the
-    log. ``records`` is the kind of a CSV file whose path is given, as in :func:`read_table`. Raises
-    :class:`SchemaError` for an unknown column, for text that is not UTF-8, for an invalid file that is declared
-    ``rfc4180``, and for a column of a database whose type or times cannot be represented.
+    ``columns`` selects columns by name (default: all). The usual spellings of a missing value (``?``, ``NA``, ...)
+    become missing values. Columns of a CSV file get their types from :func:`parse_text`; other sources keep their
+    types. Malformed lines of a CSV file are left out and reported in the log. Raises :class:`SchemaError` for an
+    unknown column, for text that is not UTF-8, for an invalid file that is declared ``rfc4180``, and for a column of a
+    database whose type or times cannot be represented.
     """
     source = _source(place, records)
     names = source.columns()
@@ -295,10 +281,7 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
 
 
 def _line_end(frame: pd.DataFrame) -> str:
-    """Return the end of lines with which pandas adds quotes to every cell that needs them.
-
-    Before Python 3.13, a carriage return gets quotes only if it is a part of that end.
-    """
+    """Return the end of lines with which pandas, before Python 3.13, adds quotes to all cells that need them."""
     texts = frame.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"])
     held = (value for name in texts for value in texts[name].unique())
     return "\r\n" if any("\r" in str(text) for text in (*frame.columns, *held)) else "\n"
@@ -319,19 +302,12 @@ def check_columns(source: Source, schema: Schema) -> None:
 
 
 def column_names(place: Place, *, records: Records | None = None) -> list[str]:
-    """Return the names of a source's columns in order; raises :class:`SchemaError` for duplicates.
-
-    ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
-    :class:`~fedsynth.rows.Source`. ``records`` is the kind of a CSV file whose path is given.
-    """
+    """Return the names of a source's columns in order; raises :class:`SchemaError` for duplicates."""
     return _source(place, records).columns()
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
-
-    They are also taken out of the categories of a pandas categorical. Columns that hold no text stay as they are.
-    """
+    """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return values.cat.remove_categories([label for label in values.cat.categories if label in MISSING])
     if values.dtype == object or pd.api.types.is_string_dtype(values.dtype):
@@ -431,10 +407,7 @@ class BadLines:
 def _batches(
     source: Source, wanted: Mapping[str, Column | None], chunk_rows: int, bad: BadLines, *, strict: bool = False
 ) -> Iterator[Any]:
-    """Yield the ``wanted`` columns as Arrow tables of at most ``chunk_rows`` rows; add malformed lines to ``bad``.
-
-    ``strict`` refuses invalid times.
-    """
+    """Yield the ``wanted`` columns as Arrow tables of at most ``chunk_rows`` rows; add malformed lines to ``bad``."""
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
     for rows, lines in source.batches(wanted, chunk_rows, strict=strict):
@@ -450,7 +423,7 @@ def _numbered(
     bad: BadLines,
     remarks: list[str],
 ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.uint64] | None]]:
-    """Yield the ``wanted`` columns as :func:`_batches` does, each with the positions of its rows in the source.
+    """Yield the ``wanted`` columns in batches, each with the positions of its rows in the source.
 
     With ``persons``, only the rows that are kept of each person are yielded, with their persons, and ``remarks`` gets a
     sentence that counts the others.
@@ -513,9 +486,8 @@ def in_canonical_order(table: Table) -> Table:
 
     It is for rows of a database, which keeps no row order. A table's digest depends on the order, and runs and reports
     compare digests to find out whether rows have changed: unsorted rows would seem to change whenever the database
-    rewrites them. Codes (integers that encode values) are packed into as few sort keys as possible. Numbers are sorted
-    by their bits, because the digest covers those bits; the codes of numeric columns need no key because the numbers
-    determine them.
+    rewrites them. Codes are packed into as few sort keys as possible. Numbers are sorted by their bits, because the
+    digest covers those bits; the codes of numeric columns need no key because the numbers determine them.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1
@@ -538,7 +510,6 @@ def in_canonical_order(table: Table) -> Table:
 
 
 def _absent(source: Source, schema: Schema, names: Sequence[str], absent: Sequence[str]) -> str:
-    """Return what to do about columns of the schema that are ``absent`` from the ``names`` of a source's columns."""
     if len(absent) == len(schema.names):
         return (
             f"{source.name} has none of the {len(absent)} columns of the schema ({', '.join(absent[:_LISTED])}"

@@ -14,10 +14,10 @@ _KINDS = {"categorical", "numerical", "datetime", "boolean"}
 def sdv_kinds(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[str, str]:
     """Return the type (categorical, numerical, datetime or boolean) of each column that SDV would model, by name.
 
-    ``metadata`` is the JSON of SDV (Synthetic Data Vault) as a mapping, and ``table`` names the table if there are
-    several. Columns of personal data and those of the types id, text and unknown are left out; types that are not among
-    SDV's general ones, such as "email", count as categorical. Raises :class:`SchemaError` for metadata that is not
-    SDV's, and without ``table`` if it describes several tables.
+    ``metadata`` is the JSON of SDV as a mapping, and ``table`` names the table if there are several. Columns of
+    personal data and those of the types id, text and unknown are left out; types that are not among SDV's general ones,
+    such as "email", count as categorical. Raises :class:`SchemaError` for metadata that is not SDV's, and without
+    ``table`` if it describes several tables.
     """
     columns = _table(metadata, table).get("columns", {})
     if not isinstance(columns, Mapping) or not all(

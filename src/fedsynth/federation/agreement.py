@@ -49,14 +49,13 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     """Permission in a plan: a run may put one kind of question to a site ``times`` times for at most ``price`` each.
 
     A question fits if its ``verb`` (such as ``sum``), the ``kind`` of its query (such as ``counts``) and the kind of
-    its ``release`` (such as ``gaussian``) agree. Prices are privacy costs to one person: epsilon where the plan's delta
-    is 0, otherwise rho of zCDP. A release on sampled rows has no rho of its own; its price is the rho that costs as
-    much at the budget's order of Renyi divergence (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`).
+    its ``release`` (such as ``gaussian``) agree. A price is a :meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`
+    of the plan's budget.
 
     ``columns``, ``order`` and ``cells`` are the most that the tables of one question may have
     (:class:`~fedsynth.federation.query.Extent`), as the method declares them. Slots for tables (counts and
-    interactions) have all three; other kinds ask for no tables and have none (``None``). They do not bound what a
-    coordinator learns that sees exact counts: small tables together rebuild rows.
+    interactions) have all three, others none (``None``). They do not bound what a coordinator learns that sees exact
+    counts: small tables together rebuild rows.
 
     ``rate``, ``multiplier`` and ``steps`` are those of the weakest release on sampled rows
     (:class:`~fedsynth.privacy.release.SampledGaussian`) that the questions may have: the largest rate and number of
@@ -80,7 +79,6 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid limits."""
         given = [limit for limit in (self.columns, self.order, self.cells) if limit is not None]
         if len(given) != (3 if self.kind in TABLE_KINDS else 0) or any(type(at) is not int or at < 1 for at in given):
             raise InvalidParameter(
@@ -128,15 +126,12 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, rename={"slots": "slot"}):
     """What a run is agreed to be: its purpose, its terms and, in a plan, the questions that it may ask.
 
-    ``schema`` is the schema's digest, and ``trust`` the name of the trust model with its settings ``trust_options``
-    (such as the number of honest sites). ``budget`` bounds the run's cost to one person, ``unit`` says how many rows
-    and sites a person may have, and with ``public_sizes`` each site's number of rows is public. ``sites`` is the number
-    of sites that take part, and ``roster`` the digest of their names and keys
-    (:func:`~fedsynth.federation.trust.roster_digest`), empty in a plan made before the sites are known. ``method`` and
-    ``options`` are the method's name and settings, which state the purpose, empty where none was told. ``slots`` are
-    the questions that a site may be asked, with their prices (:class:`PlannedQuestion`); without any, they are not
-    listed beforehand. ``fedsynth_plan`` is the format's version. Raises :class:`InvalidParameter` for fewer than one
-    site.
+    The terms are those of :class:`~fedsynth.terms.Terms`, with ``schema`` as the schema's digest. ``sites`` is the
+    number of sites that take part (at least 1, else :class:`InvalidParameter`), and ``roster`` the digest of their
+    names and keys (:func:`~fedsynth.federation.trust.roster_digest`), empty in a plan made before the sites are known.
+    ``method`` and ``options`` are the method's name and settings, which state the purpose, empty where none was told.
+    ``slots`` are the questions that a site may be asked (:class:`PlannedQuestion`); without any, they are not listed
+    beforehand. ``fedsynth_plan`` is the format's version.
     """
 
     schema: HexDigest
@@ -153,7 +148,6 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     fedsynth_plan: Literal[1] = FORMAT
 
     def __post_init__(self) -> None:
-        """Refuse a plan without sites, and slots that leave open which limits hold for a question."""
         limits = {(slot.verb, slot.kind, slot.release): (slot.extent, slot.weakest) for slot in self.slots}
         for slot in self.slots:
             if limits[slot.verb, slot.kind, slot.release] != (slot.extent, slot.weakest):
@@ -177,11 +171,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         roster: str = "",
         slots: tuple[PlannedQuestion, ...] = (),
     ) -> Agreement:
-        """Return the agreement of a run under these ``terms``.
-
-        ``name`` is that of the ``method``, a dataclass whose fields become the options; the other arguments are the
-        fields of their names.
-        """
+        """Return the agreement of a run under ``terms``; the fields of ``method``, a dataclass, become the options."""
         options = {} if method is None else {key: of for key, of in options_of(method).items() if key != "is"}
         budget = Budget(float(terms.budget.epsilon), float(terms.budget.delta))
         return cls(
@@ -229,12 +219,11 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     def guarantee(self) -> Budget:
         """What a run that follows the plan guarantees, which is its budget, or less by exact accounting.
 
-        Exact accounting gives a smaller epsilon for the same noise, because it uses that all noise is Gaussian, partly
-        on samples of rows. It applies to plans whose slots have such noise or release public facts, under trust models
-        in which every noise is one sample of the discrete Gaussian, not a sum of samples from several sites. The
-        smaller of the budget and the cost of all slots together bounds what the run costs
-        (:func:`~fedsynth.privacy.losses.fixed_epsilon`), also if it stops early, and however its questions depend on
-        answers: a site keeps a run to one plan.
+        Exact accounting uses that all noise is Gaussian, partly on samples of rows. It applies to plans whose slots
+        have such noise or release public facts, under trust models in which every noise is one sample of the discrete
+        Gaussian, not a sum of samples from several sites. The smaller of the budget and the cost of all slots together
+        bounds what the run costs (:func:`~fedsynth.privacy.losses.fixed_epsilon`), also if it stops early, and however
+        its questions depend on answers: a site keeps a run to one plan.
         """
         paid = [slot for slot in self.slots if slot.release != "public"]
         if not paid or self.trust not in WHOLE_SAMPLES or {slot.release for slot in paid} - {"gaussian", "sampled"}:
@@ -254,11 +243,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         return Budget(min(epsilon, self.budget.epsilon), self.budget.delta)
 
     def check(self, head: QuestionHead) -> None:
-        """Raise :class:`Refused` if the plan allows no question with this ``head``, whatever its price.
-
-        The head of a question (:class:`~fedsynth.federation.wire.QuestionHead`) must have the verb, query and release
-        of one of the slots.
-        """
+        """Raise :class:`Refused` if the plan allows no question with this ``head``, whatever its price."""
         if not self.slots_for(head):
             planned = ", ".join(sorted({f"{slot.verb} {slot.kind} ({slot.release})" for slot in self.slots}))
             raise Refused(
@@ -277,9 +262,8 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     def check_extent(self, head: QuestionHead, extent: Extent | None) -> None:
         """Raise :class:`Refused` if the tables of a question with this ``head`` are larger than its slots allow.
 
-        ``extent`` is what the question has (:meth:`Query.extent <fedsynth.federation.query.Query.extent>`), ``None`` if
-        it asks for no tables. A plan has the same limits in all slots of a kind (:meth:`check` finds that there is
-        one), so that a question of less can always use what a question of more can.
+        A plan has the same limits in all slots of a kind (:meth:`check` finds that there is one), so that a question of
+        less can always use what a question of more can.
         """
         wanted = (head.verb, head.kind, kind_of(head.release))
         for slot in self.slots:
@@ -293,10 +277,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
                         )
 
     def slots_for(self, head: QuestionHead) -> tuple[tuple[float, int], ...]:
-        """Return (price, times) of each slot that a question with this ``head`` fits, as in :class:`PlannedQuestion`.
-
-        The head (:class:`~fedsynth.federation.wire.QuestionHead`) has the question's verb, kind of query and release.
-        """
+        """Return (price, times) of each slot that a question with this ``head`` fits."""
         wanted = (head.verb, head.kind, kind_of(head.release))
         return tuple((slot.price, slot.times) for slot in self.slots if (slot.verb, slot.kind, slot.release) == wanted)
 

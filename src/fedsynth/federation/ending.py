@@ -25,10 +25,7 @@ _ENDED = b"fedsynth run was ended 1\n"
 
 
 class RunEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of the message: the ``run`` of this name has ended.
-
-    ``coordinator`` (64 bytes) holds the public keys of the coordinator that signs.
-    """
+    """The content of the message: the ``run`` of this name has ended; ``coordinator`` are the signer's public keys."""
 
     run: Name
     coordinator: Annotated[bytes, msgspec.Meta(min_length=PUBLIC_BYTES, max_length=PUBLIC_BYTES)]
@@ -55,8 +52,7 @@ def is_end(data: bytes) -> bool:
 def read_end(data: bytes, coordinator: bytes) -> RunEnd:
     """Return the content of a message made by :func:`write_end`.
 
-    ``coordinator`` (64 bytes) holds the public keys of the coordinator that the site answers; :class:`WireError` is
-    raised unless it signed the message.
+    Raises :class:`WireError` unless the owner of the public keys ``coordinator`` (64 bytes) signed it.
     """
     signature, body = _parts(_END, data)
     if not verified(coordinator, signature, _END, body):
@@ -74,10 +70,7 @@ def write_acknowledgement(identity: bytes, site: str, end: bytes) -> bytes:
 
 
 def acknowledges(data: bytes, end: bytes, site: str, key: bytes) -> bool:
-    """Whether ``data`` is the acknowledgement by ``site`` of the message ``end``.
-
-    ``key`` is the site's public identity key (32 bytes), with which it must have signed.
-    """
+    """Whether ``data`` is the acknowledgement by ``site`` of the message ``end``, signed with its identity ``key``."""
     try:
         signature, body = _parts(_ENDED, data)
         content: Any = decode(body, RunEnded)
@@ -89,7 +82,6 @@ def acknowledges(data: bytes, end: bytes, site: str, key: bytes) -> bool:
 
 
 def _parts(magic: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Return the signature and the signed bytes of a message."""
     start = len(magic) + SIGNATURE
     if not data.startswith(magic) or not start < len(data) <= LARGEST:
         raise WireError("the message does not tell the end of a run; install the same fedsynth everywhere")

@@ -36,13 +36,11 @@ class ProtocolMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, e
 
 
 class ShareKeys(ProtocolMessage, frozen=True, tag="share-keys"):
-    """Message to a site in turn 1 of a secure sum (turns 0 to 4): all members' public keys, and who its neighbours are.
+    """Event of turn 1: all members' public keys, and who the receiver's neighbours are.
 
-    The protocol is outlined in :mod:`~fedsynth.federation.events`. ``members`` are the names of the n sites in the sum,
-    sorted. ``announcements``, of shape (n, 64), hold each member's public key of the run (X25519) and its commitment, a
-    hash of a secret (:class:`KeysAnswer`). ``neighbours`` are the positions of the k members, the receiver included,
-    with which it shares masks and exchanges boxes (encrypted shares); ``signatures``, of shape (k, 64), are those
-    members' signatures of their keys.
+    ``announcements``, of shape (n, 64), hold each member's public key of the run (X25519) and its commitment
+    (:class:`KeysAnswer`). ``neighbours`` are the places of the receiver's k neighbours; ``signatures``, of shape (k,
+    64), are those members' signatures of their keys.
     """
 
     members: Members
@@ -52,12 +50,10 @@ class ShareKeys(ProtocolMessage, frozen=True, tag="share-keys"):
 
 
 class MaskAnswer(ProtocolMessage, frozen=True, tag="mask-answer"):
-    """Message to a site in turn 2 of a secure sum (turns 0 to 4): the encrypted shares that its neighbours sent to it.
+    """Event of turn 2: the encrypted shares that the receiver's neighbours sent to it (:class:`BoxesAnswer`).
 
-    Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
-    other subtracts. ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions,
-    in the sorted list of members, of all that sent boxes (encrypted shares of their secrets, :class:`BoxesAnswer`).
-    ``boxes``, of shape (s, 88), are those for the receiver, from its s neighbours among the senders.
+    ``session`` is the digest of the sum's members and keys, here and in later events. ``senders`` are the places of all
+    that sent boxes. ``boxes``, of shape (s, 88), are those for the receiver, from its s neighbours among the senders.
     """
 
     session: Digest
@@ -66,22 +62,17 @@ class MaskAnswer(ProtocolMessage, frozen=True, tag="mask-answer"):
 
 
 class Approve(ProtocolMessage, frozen=True, tag="approve"):
-    """Message to a site in turn 3 of a secure sum (turns 0 to 4): which members' masked answers are in it, to sign.
-
-    ``survivors`` are their positions in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's
-    members and keys.
-    """
+    """Event of turn 3: the places of the members whose masked answers are in the sum, to sign."""
 
     session: Digest
     survivors: Places
 
 
 class Unmask(ProtocolMessage, frozen=True, tag="unmask"):
-    """Message to a site in turn 4 of a secure sum (turns 0 to 4): proof that enough members agree on who is in it.
+    """Event of turn 4: proof that enough members agree on who is in the sum.
 
-    ``approvals``, of shape (k, 64), are signatures of the set of members in the sum (:class:`ApprovalAnswer`). Those
-    who signed are at the positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of
-    the sum's members and keys.
+    ``approvals``, of shape (k, 64), are the signatures (:class:`ApprovalAnswer`) of the members at the places
+    ``signers``.
     """
 
     session: Digest
@@ -101,11 +92,10 @@ class PlainAnswer(ProtocolMessage, frozen=True, tag="values"):
 class DealtShares(ProtocolMessage, frozen=True, tag="dealt"):
     """A site's tables in secret shares for three compute servers: its answer to a request for a deposit.
 
-    Deposited tables are pooled in a vault (:class:`~fedsynth.federation.vault.Vault`). Each table is the sum of three
-    shares (modulo 2^64), of which each server gets two. The first two shares are derived from one secret each. The
-    third, encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of ``body``. ``keys``, of shape
-    (3, 112), are encrypted boxes, one for each server, with the secrets of its two shares. ``signature`` is the site's,
-    of the boxes and the digest (:mod:`~fedsynth.servers.shares`).
+    Each table is the sum of three shares (modulo 2^64), of which each server gets two. The first two shares are derived
+    from one secret each. The third, encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of
+    ``body``. ``keys``, of shape (3, 112), are encrypted boxes, one for each server, with the secrets of its two shares.
+    ``signature`` is the site's, of the boxes and the digest (:mod:`~fedsynth.servers.shares`).
     """
 
     keys: Bytes
@@ -115,12 +105,12 @@ class DealtShares(ProtocolMessage, frozen=True, tag="dealt"):
 
 
 class KeysAnswer(ProtocolMessage, frozen=True, tag="keys"):
-    """A site's answer in turn 0 of a secure sum (turns 0 to 4): its public key of the run, and a commitment, signed.
+    """Answer of turn 0: the site's public key of the run, and a commitment, signed.
 
     ``announcement`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is a hash of a secret
-    derived from the question and from the random salt that the site drew for it; that secret is never revealed, and the
-    commitment only makes sums with different salts distinct. ``signature`` is by the site's identity key, and binds
-    both to the question and the trust model's terms.
+    derived from the question and its salt; that secret is never revealed, and the commitment only makes sums with
+    different salts distinct. ``signature`` is by the site's identity key, and binds both to the question and the trust
+    model's terms.
     """
 
     announcement: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
@@ -128,15 +118,13 @@ class KeysAnswer(ProtocolMessage, frozen=True, tag="keys"):
 
 
 class BoxesAnswer(ProtocolMessage, frozen=True, tag="boxes"):
-    """A site's answer in turn 1 of a secure sum (turns 0 to 4): encrypted shares of its two secrets for k neighbours.
+    """Answer of turn 1: encrypted shares of the site's two secrets for its k neighbours.
 
-    Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
-    other subtracts. The first secret, the self-mask, gives the mask on the site's answer that it has in common with
-    nobody; the second is the mask secret. ``boxes``, of shape (k, 88), are Shamir shares of both, encrypted for each
-    neighbour. ``seeds``, of shape (k, 32), are the seeds of the masks that the site has in common with each neighbour;
-    they are encrypted under the mask secret, so that they can be recovered if the site is lost. ``commitments``, of
-    shape (k, 32), are hashes of these seeds, and ``secrets``, of shape (2, 32), hashes of the self-mask and of the mask
-    secret.
+    The self-mask gives the mask on the site's answer that it has in common with nobody. ``boxes``, of shape (k, 88),
+    are Shamir shares of both secrets, encrypted for each neighbour. ``seeds``, of shape (k, 32), are the seeds of the
+    masks that the site has in common with each neighbour; they are encrypted under the mask secret, so that they can be
+    recovered if the site is lost. ``commitments``, of shape (k, 32), are hashes of these seeds, and ``secrets``, of
+    shape (2, 32), hashes of the self-mask and of the mask secret.
     """
 
     boxes: Bytes
@@ -146,23 +134,19 @@ class BoxesAnswer(ProtocolMessage, frozen=True, tag="boxes"):
 
 
 class ApprovalAnswer(ProtocolMessage, frozen=True, tag="approval"):
-    """A site's answer in turn 3 of a secure sum (turns 0 to 4): its signature of the set of members in it.
-
-    The signature has 64 bytes.
-    """
+    """Answer of turn 3: the site's signature of the set of members in the sum."""
 
     approval: Signature
 
 
 class SharesAnswer(ProtocolMessage, frozen=True, tag="shares"):
-    """A site's answer in turn 4 of a secure sum (turns 0 to 4): secrets that remove masks and excess noise from it.
+    """Answer of turn 4: secrets that remove masks and excess noise from the sum.
 
-    The site's neighbours and its two secrets are those of :class:`BoxesAnswer`. ``own`` is its own self-mask.
-    ``shares``, of shape (s, 36), hold one share for each of the s neighbours that sent boxes: of the neighbour's
-    self-mask if that neighbour is in the sum, else of its mask secret. ``pairs``, of shape (d, 32), are the seeds of
-    the masks that the site has in common with the d neighbours that sent boxes but are not in the sum. ``noise``, of
-    shape (p, 32), are the seeds of parts of the site's noise that are subtracted again: sites add enough noise for the
-    fewest honest sites that could be left, and this sum has more.
+    ``own`` is the site's self-mask. ``shares``, of shape (s, 36), hold one share for each of the s neighbours that sent
+    boxes: of the neighbour's self-mask if that neighbour is in the sum, else of its mask secret. ``pairs``, of shape
+    (d, 32), are the seeds of the masks that the site has in common with the d neighbours that sent boxes but are not in
+    the sum. ``noise``, of shape (p, 32), are the seeds of parts of the site's noise that are subtracted again: sites
+    add enough noise for the fewest honest sites that could be left, and this sum has more.
     """
 
     own: Secret
@@ -176,10 +160,7 @@ Answer = PlainAnswer | DealtShares | KeysAnswer | BoxesAnswer | ApprovalAnswer |
 
 
 def values_of(site: str, answer: Answer) -> NDArray[np.int64]:
-    """Return the integers (int64, flat) in a site's ``answer`` to a sum.
-
-    Raises :class:`FedsynthError`, which names ``site``, for an answer that is not one vector of integers.
-    """
+    """Return the integers (int64, flat) in a site's ``answer``; raises :class:`FedsynthError` if it has none."""
     if not isinstance(answer, PlainAnswer) or answer.values.ndim != 1:
         raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
     return answer.values

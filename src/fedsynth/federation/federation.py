@@ -2,9 +2,7 @@
 
 Verbs: ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of the changes that sites make to a network by their
 own training, each with its own noise), ``each`` (every site's own noisy answer), ``choose`` (each site's own private
-selection) and ``deposit`` (exact sums that are held in a vault, which releases only noisy results of them). Each takes
-a share of the budget that the run started with, which determines the noise. ``cohorts`` draws the sites of each round,
-at no cost.
+selection) and ``deposit`` (exact sums in a vault). ``cohorts`` draws the sites of each round, at no cost.
 """
 
 from __future__ import annotations
@@ -87,11 +85,11 @@ _TAIL = 45.0  # noise of either law exceeds this many standard deviations less t
 class Sum:
     """A released sum of a query over sites, or one site's own released answer.
 
-    ``query`` is the question, and ``tables`` are its answer in parts, each in its own shape and units, such as
-    contingency tables in records (:meth:`Query.split <fedsynth.federation.query.Query.split>`); ``stds`` are the
-    noise's standard deviations in a cell (one number) of each part. ``values`` is the same answer as flat integers,
-    shape ``(cells,)``, with noise of standard deviation ``std`` in each. ``std`` and ``stds`` leave out noise that
-    sites add within their training (:meth:`Federation.average`). ``sites`` are the names of the sites in the sum.
+    ``tables`` are the answer in parts, each in its own shape and units, such as contingency tables in records
+    (:meth:`Query.split <fedsynth.federation.query.Query.split>`); ``stds`` are the noise's standard deviations in a
+    cell of each part. ``values`` is the same answer as flat integers, shape ``(cells,)``, with noise of standard
+    deviation ``std`` in each. ``std`` and ``stds`` leave out noise that sites add within their training
+    (:meth:`Federation.average`). ``sites`` are the names of the sites in the sum.
     """
 
     query: Query
@@ -103,20 +101,15 @@ class Sum:
 
 
 def record_nothing(question: str, release: bytes) -> bytes:
-    """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`.
-
-    ``release`` is a released sum, or the names of the sites whose tables a vault holds (:class:`VaultRecord`), as
-    bytes; ``question`` is the digest (hex) of the question that was answered.
-    """
+    """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`."""
     return release
 
 
 class VaultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A record in a run's transcript, the file from which it is resumed: the ``sites`` whose tables a vault holds.
+    """A record in a run's transcript: the ``sites`` whose tables a vault holds.
 
     A resumed run repeats the vault's earlier releases, so its vault must hold the tables of the same sites: releases of
-    another total would be additional ones, which nobody paid for. A vault is a party that holds exact sums and releases
-    noisy results of them (:class:`~fedsynth.federation.vault.Vault`).
+    another total would be additional ones, which nobody paid for.
     """
 
     sites: tuple[str, ...]
@@ -128,17 +121,16 @@ class Federation:
 
     Make one with :func:`~fedsynth.federation.simulate.federate`. Every verb (:meth:`sum`, :meth:`sums`,
     :meth:`average`, :meth:`each`, :meth:`choose`, :meth:`deposit`) puts a question to sites: a query with its price
-    (privacy cost) and terms. With a ``share`` (a positive fraction; 1 is all), a release is charged this part of the
-    budget; with :data:`EXACT` it has no noise. The verbs raise :class:`BudgetExceeded` if the run or a site cannot pay,
-    :class:`Refused` if a site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer, :class:`Unsupported`
-    if the trust model cannot release it, and :class:`InvalidParameter` for a query that does not fit the schema, or a
-    share below the smallest that sites accept.
+    (privacy cost) and terms. A ``share`` is a positive fraction of the run's budget (1: all) that the release is
+    charged, which determines its noise, or :data:`EXACT`. The verbs raise :class:`BudgetExceeded` if the run or a site
+    cannot pay, :class:`Refused` if a site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer,
+    :class:`Unsupported` if the trust model cannot release it, and :class:`InvalidParameter` for a query that does not
+    fit the schema, a share below the smallest that sites accept, or a site that is not in this federation.
 
     Parameters
     ----------
     terms, ledger, trust, transport
-        What was agreed: schema, budget, who is protected; the server's record of releases and their costs; the trust
-        model, which says who adds noise and sees exact counts; the connection to the sites.
+        What was agreed; the server's record of releases and their costs; the trust model; the connection to the sites.
     sites
         Names of the sites that are asked.
     rng
@@ -161,18 +153,13 @@ class Federation:
         Every question names it, and each request to a site has it attached until the site has answered one.
     largest_site_rows
         Bound on the rows of one site, to recognise impossible answers.
-    seeded
-        Whether even the noise follows from a seed, so that nothing is private; :attr:`statement` says so.
-    looks_at_other_rows
-        Whether the rows of a simulation were split over the sites by a partition that looks at other rows
-        (:mod:`fedsynth.data.placement`), which the guarantee does not cover.
-    rfc4180
-        Whether rows may come from CSV files that are read only if they are valid as a whole; :attr:`statement` says so.
+    seeded, looks_at_other_rows, rfc4180
+        As in :class:`~fedsynth.privacy.statement.Statement`.
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
-        The last row of each site's audit log that the server knows, signed by the site, from this and earlier runs. By
-        it a site notices that its account (its record of spent budget) was restored from an old backup.
+        The last row of each site's audit log that the server knows, from this and earlier runs
+        (:class:`~fedsynth.federation.wire.AuditPosition`).
     noise
         The noise of the questions so far; it warns before a question is sent whose noise would drown the rows, once
         their number is known.
@@ -181,8 +168,7 @@ class Federation:
         steps that :meth:`repeat` yields.
     released
         ``released(question, release)`` records a released sum, or the sites of a vault, and returns what was recorded
-        first for this question (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a resumed run does
-        not release two sums for one charge.
+        first for this question (:meth:`~fedsynth.federation.transport.Recorded.released`).
     """
 
     terms: Terms
@@ -248,10 +234,10 @@ class Federation:
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
         """Draw the sites of up to ``rounds`` rounds, all in advance, and return one federation for each round.
 
-        Each is this federation with some of its ``sites``, in the same order; its ledger and ``lost`` are those of this
-        federation. A site joins a round with probability ``rate`` in (0, 1], as long as it is in fewer than ``cap``
-        rounds (``None``: any number). A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no
-        site for more. Raises :class:`InvalidParameter` for a ``rate`` outside (0, 1].
+        Each is this federation with some of its ``sites``, in the same order, and with the same ledger and ``lost``. A
+        site joins a round with probability ``rate`` in (0, 1] (else :class:`InvalidParameter`), as long as it is in
+        fewer than ``cap`` rounds (``None``: any number). A round is redrawn until it has a site; the list is shorter if
+        ``cap`` leaves no site for more.
 
         The draw depends on no data, so it costs no privacy to know it beforehand, and a method can calibrate its noise
         to it. No amplification by sampling is claimed: a site is charged in full for each round that it is drawn for.
@@ -284,11 +270,10 @@ class Federation:
     def sum(self, query: Query, share: Share, weights: Weights | None = None) -> Sum:
         """Return the released sum of ``query`` over the sites, for ``share`` of the budget.
 
-        ``share`` is a fraction of the run's budget, or :data:`EXACT`. ``weights`` are the weights of the network
-        (float32, flat), for queries that train (:class:`~fedsynth.federation.query.Training`); others take none. R sums
-        in R rounds cost R times as much as one, so give each 1 / R of the share. Since training samples rows, the same
-        share buys it smaller noise. Raises the errors of all verbs (:class:`Federation`), and :class:`Unsupported` for
-        training under a budget with delta = 0.
+        ``weights`` are the weights of the network (float32, flat), for queries that train
+        (:class:`~fedsynth.federation.query.Training`); others take none. R sums in R rounds cost R times as much as
+        one, so give each 1 / R of the share. Since training samples rows, the same share buys it smaller noise; it
+        raises :class:`Unsupported` under a budget with delta = 0.
         """
         (result,) = self.sums(dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -299,47 +284,38 @@ class Federation:
         ``per_site`` maps a site's name to its queries. Sums are in the order in which queries first appear there; a sum
         that no site answered is left out, so tell them apart by the content of :attr:`Sum.query`, a copy of the query.
         All queries are asked at the same time, in as many exchanges of messages as a single one would take. A site with
-        several queries is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are those of
-        :meth:`sum`; and :class:`InvalidParameter` is raised for a site that is not in this federation.
+        several queries is charged ``share`` of the budget for each.
         """
         return self._summed("sum", per_site, share, weights)
 
     def average(self, query: Training, share: Share, weights: Weights) -> Sum:
         """Return the weighted sum over sites of the changes that each site's own training makes to ``weights``.
 
-        ``weights`` are those of the network (float32, flat). For ``share``, a fraction of the run's budget or
-        :data:`EXACT`, every site adds its own noise to each step of its training. The trust model adds none; a secure
+        For ``share``, every site adds its own noise to each step of its training. The trust model adds none; a secure
         sum only hides the single sites' updates. The query gives each site a weight in the sum, by the number of rows
         that it names for the site, not by the site's own count; divide the sum by the total weight of the sites in
-        :attr:`Sum.sites` to get the average. Raises the errors of all verbs (:class:`Federation`).
+        :attr:`Sum.sites` to get the average.
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
 
     def each(self, query: Query, share: Share) -> dict[str, Sum]:
-        """Return every site's own answer to ``query`` by the site's name; sites that do not answer are missing.
-
-        Under any trust model, each site itself adds the full noise of ``share``, a fraction of the run's budget or
-        :data:`EXACT`. Raises the errors of all verbs (:class:`Federation`).
-        """
+        """Return every answering site's own answer to ``query`` by name, each with the full noise of ``share``."""
         return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
         """Return the number of rows of each site that answers, by the site's name, at no cost.
 
-        Each site's policy must declare this number public. Raises :class:`Refused` if a policy does not, and
-        :class:`SiteLost` if too few sites answer.
+        Raises :class:`Refused` if a site's policy does not declare this number public.
         """
         return {site: int(found.values[0]) for site, found in self._each(RecordCount(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: Share) -> dict[str, tuple[int, ...]]:
         """Return the candidates that each site selected privately on its own rows, by the site's name.
 
-        ``selection`` says what the candidates are, how they are scored and how many are drawn, one in each step
-        (:class:`~fedsynth.federation.query.Selection`). Give one selection for all sites, or a mapping from each site's
-        name to a selection. ``share``, a fraction of the run's budget or :data:`EXACT`, pays for all steps. The result
-        lists the index of one candidate per step; sites that do not answer are missing. Raises the errors of all verbs
-        (:class:`Federation`), and :class:`InvalidParameter` for a site that is not in this federation.
+        Give one selection for all sites, or a mapping from each site's name to a selection
+        (:class:`~fedsynth.federation.query.Selection`). ``share`` pays for all its steps. The result lists the index of
+        one candidate per step; sites that do not answer are missing.
         """
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
@@ -365,11 +341,9 @@ class Federation:
     def deposit(self, query: Counts, share: float) -> Vault:
         """Pool the exact tables of ``query`` in a vault; ``share`` pays for everything that the vault will release.
 
-        A vault is a party that holds exact sums and releases nothing but noisy tables, scores and selections
-        (:class:`~fedsynth.federation.vault.Vault`). ``share`` is a fraction of the run's budget; each site is charged
-        the whole of it when it deposits. Called on a cohort (:meth:`cohorts`), only its sites deposit now; others may
-        later (:meth:`deposit_into`). Raises the errors of all verbs (:class:`Federation`), :class:`Unsupported` under a
-        trust model without a vault, and :class:`InvalidParameter` for a query that bins one column in two ways.
+        Each site is charged the whole of ``share`` when it deposits. Called on a cohort (:meth:`cohorts`), only its
+        sites deposit now; others may later (:meth:`deposit_into`). Raises :class:`InvalidParameter` for a query that
+        bins one column in two ways.
         """
         protocol = self.require_vault()
         if len({axis.column for axis in query.axes}) < len(query.axes):
@@ -389,8 +363,8 @@ class Federation:
         """Let those sites of this federation or cohort that were not asked yet deposit their tables in ``vault``.
 
         Each of these sites is charged the deposit's whole share. A site that was asked and lost is not asked again,
-        since it may have paid. Raises the errors of all verbs (:class:`Federation`), and :class:`InvalidParameter` for
-        a vault of another run, whose releases these sites would not have paid.
+        since it may have paid. Raises :class:`InvalidParameter` for a vault of another run, whose releases these sites
+        would not have paid.
         """
         if vault.question.ledger is not self.ledger:
             raise InvalidParameter("this vault belongs to another run; deposit into a vault of this one")
@@ -400,15 +374,11 @@ class Federation:
             self._fill(vault, self._request(next(self._steps), "deposit", vault.question.query, release), new)
 
     def require_sums(self) -> SumProtocol:
-        """Return how the trust model makes sums; raises :class:`Unsupported` if it makes none (:meth:`sum`).
-
-        Three compute servers, for example, can only hold a vault, which pools exact tables (:meth:`deposit`). Methods
-        call it before they spend anything.
-        """
+        """Return how the trust model makes sums; raises :class:`Unsupported`, before any charge, if it makes none."""
         return sums_of(self.trust)
 
     def require_vault(self, *, scores: bool = False) -> VaultProtocol:
-        """Return how the trust model makes vaults; raises :class:`Unsupported` if it has none (:meth:`deposit`).
+        """Return how the trust model makes vaults; raises :class:`Unsupported` if it has none.
 
         Methods that put other questions before they deposit call it first. With ``scores``, the method also needs noisy
         scores of all candidates (:meth:`Vault.scores <fedsynth.federation.vault.Vault.scores>`), which a vault in
@@ -430,9 +400,8 @@ class Federation:
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum of ``query``, without asking any site.
 
-        ``share`` is what the sum would cost, a fraction of the run's budget or :data:`EXACT`, and ``sites`` the number
-        of sites in it (default: all). The unit is that of the answer's integers (:attr:`Sum.std`). Raises
-        :class:`Unsupported` under a trust model without sums.
+        ``sites`` is the number of sites in the sum (default: all). The unit is that of the answer's integers
+        (:attr:`Sum.std`). Raises :class:`Unsupported` under a trust model without sums.
         """
         count = len(self.sites) if sites is None else sites
         release = noise_of(self._noise(query, share, pooled=self.trust.pooled))
@@ -466,7 +435,6 @@ class Federation:
         return protect(query.sensitivity(self.schema), self.terms.change, pooled=pooled)
 
     def _charge(self, request: Request, sites: Sequence[str], quote: Quote | None = None) -> Entry:
-        """Record a question in the server's ledger, and return the entry."""
         quote = quote or Quote(request, self.schema, self.trust)
         entry = quote.entry(sites)
         self.ledger.record(entry)
@@ -474,7 +442,6 @@ class Federation:
         return entry
 
     def _note(self, entry: Entry, tables: Counts | None) -> None:
-        """Record a release from a vault, of ``tables`` or of a selection, in the server's ledger."""
         self.ledger.note(entry)
         if tables is not None:
             self.noise.count(tables, self.schema, entry.std * len(self.identities) / max(1, len(entry.sites)))
@@ -575,7 +542,6 @@ class Federation:
     def _summed(
         self, verb: Verb, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None
     ) -> list[Sum]:
-        """Return one sum for each distinct query, asked by ``verb``."""
         step = next(self._steps)
         self._refuse_unknown(per_site)
         pooled = verb == "sum" and self.trust.pooled
@@ -590,7 +556,6 @@ class Federation:
         return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
 
     def _refuse_unknown(self, asked: Collection[str]) -> None:
-        """Raise :class:`InvalidParameter` if one of the sites is not in this federation."""
         if unknown := sorted(set(asked) - set(self.sites)):
             raise InvalidParameter(
                 f"this federation or cohort has no sites {', '.join(unknown)}; its sites are {', '.join(self.sites)}"

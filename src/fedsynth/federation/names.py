@@ -47,10 +47,7 @@ def check_site_name(name: str) -> str:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of the address ``HOST:PORT`` or ``[IPv6]:PORT`` in ``text``, the IPv6 host without brackets.
-
-    Raises :class:`InvalidParameter` for anything else.
-    """
+    """Return host and port of ``HOST:PORT`` or ``[IPv6]:PORT``; raises :class:`InvalidParameter` for another text."""
     found = _ADDRESS.fullmatch(text)
     if found and 0 < int(found["port"]) < 2**16:
         if found["host"] and _HOST.fullmatch(found["host"]):

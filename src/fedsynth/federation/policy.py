@@ -34,10 +34,7 @@ _PUBLIC = {True: "public", False: "not public"}
 
 @dataclass(frozen=True)
 class Policy:
-    """The requests that a site answers, decided by its data steward.
-
-    A request carries a question: a query with its verb (such as ``sum``), price and terms. No server can change a
-    policy.
+    """The requests that a site answers, decided by its data steward; no server can change it.
 
     Parameters
     ----------
@@ -59,17 +56,16 @@ class Policy:
         Kinds of questions that other packages define, by name: a class each, or the text ``package.module:Class``.
         For a message, the site imports these classes and those of fedsynth, and nothing else.
     unit
-        Smallest unit of protection that a request may state: how many rows at a site, and how many sites, one person
-        may have.
+        Smallest unit of protection that a request may state.
     exact
         Allow releases without noise, which gives up every guarantee; ``budget`` and ``per_run`` then limit nothing.
     size_is_public
         Declare the number of rows public. Neighbouring tables then differ by replaced rows, since adding or removing
         rows would change a public number.
     plans, any_plan
-        Approved plans (:class:`~fedsynth.federation.agreement.Agreement`: what a run may ask, at which price) by
-        digest, one of which every request must follow; if there are none, ``any_plan`` allows runs under any plan, to
-        which they are held, or none. Without either, the site answers nothing.
+        Approved plans (:class:`~fedsynth.federation.agreement.Agreement`) by digest, one of which every request must
+        follow; if there are none, ``any_plan`` allows runs under any plan, to which they are held, or none. Without
+        either, the site answers nothing.
     methods, min_cohort
         Only runs agreed to be of these methods (empty: any), and of at least so many sites, are answered. The method
         states the purpose of the questions; what they may ask is limited by verbs and approved plans alone.
@@ -115,7 +111,6 @@ class Policy:
     coordinator_sees_exact_counts: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an approval that contradicts the rest of the policy, before any request does."""
         if unknown := sorted(set(self.verbs) - set(VERBS)):
             raise InvalidParameter(
                 f"[policy] verbs has unknown entries {', '.join(unknown)}; choose among {', '.join(VERBS)}"
@@ -144,23 +139,18 @@ class Policy:
 
     @property
     def neighbours(self) -> Neighbours:
-        """Which tables are neighbours at this site: ``replace`` if its number of rows is public, else ``add-remove``.
-
-        Neighbouring tables, which the guarantee makes hard to tell apart, differ in one person's rows: these are
-        replaced by others, or are added or removed.
-        """
+        """Which tables are neighbours at this site."""
         return "replace" if self.size_is_public else "add-remove"
 
     @property
     def change(self) -> ProtectedChange:
-        """The change of a table that every answer must hide: :attr:`unit` and :attr:`neighbours`."""
+        """The change of a table that every answer must hide."""
         return ProtectedChange(self.unit, self.neighbours)
 
     def check(self, request: Request, schema: Schema) -> None:
-        """Raise an error for a request that this policy does not allow; a site checks it before it charges anything.
+        """Raise :class:`Refused` or :class:`InvalidParameter` for a request that this policy does not allow.
 
-        ``schema`` is that of the site's rows. The decision depends on request, schema and policy alone. Raises
-        :class:`Refused`, or :class:`InvalidParameter` for a query whose parameters do not fit the schema.
+        ``schema`` is that of the site's rows.
         """
         head, query, turn, agreement = request.head, request.query, request.turn, request.agreement
         if agreement.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
@@ -215,11 +205,9 @@ class Policy:
     def limits(self, request: Request) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
         """Return the limits for the question of a ``request``: the site's budget, its run's, and its plan's slots.
 
-        If the run has a plan, its budget is that of the plan, and the slots
-        (:class:`~fedsynth.federation.agreement.PlannedQuestion`) are those of the plan that permit such a question,
-        each as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if
-        that is ``None``), and the last value is ``None``. If ``exact`` is true, neither the site's budget nor
-        ``per_run`` limits anything. Raises :class:`Refused` for a plan that is not approved.
+        If the run has a plan, its budget is that of the plan, and the slots are those that permit such a question, each
+        as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if that is
+        ``None``), and the last value is ``None``.
         """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run
@@ -253,7 +241,7 @@ class Policy:
         return self.trusts[agreement.trust]
 
     def _planned(self, agreement: Agreement) -> bool:
-        """Whether a run is limited by its plan; raises :class:`Refused` for one whose plan is not approved.
+        """Whether a run is limited by its plan; one whose plan is not approved is refused.
 
         A run with a plan is held to it even where any plan may come: what is stated of its guarantee rests on that.
         """

@@ -132,8 +132,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
     """Return the trust model called ``name`` (:data:`~fedsynth.federation.names.TRUSTS`) with these settings.
 
-    ``numbers`` are the settings by name, such as ``min_honest``. Raises :class:`Unsupported` for an unknown name, and
-    :class:`InvalidParameter` for unknown or invalid settings.
+    Raises :class:`Unsupported` for an unknown name, and :class:`InvalidParameter` for unknown or invalid settings.
     """
     if name not in TRUSTS:
         raise Unsupported(f"no trust model named {name!r}; {nearest(name, TRUSTS)}")

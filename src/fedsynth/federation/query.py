@@ -47,8 +47,8 @@ MOST_ROWS = 2**28
 class Extent(NamedTuple):
     """How much the contingency tables of one question show: what a question has, or the most that a plan allows.
 
-    ``columns`` is the number of different columns in all tables together, ``order`` the largest number of axes of one
-    table, and ``cells`` the number of cells (of answers, numbers) of all tables together.
+    ``columns`` and ``cells`` are the numbers of different columns, and of cells, in all tables together; ``order`` is
+    the largest number of axes of one table.
     """
 
     columns: int
@@ -73,18 +73,13 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return False
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or the bound :meth:`sensitivity`.
+        """Raise :class:`InvalidParameter` for parameters outside the schema or the bound of :meth:`sensitivity`.
 
-        If a parameter does not fit, one record could change the answer by more than that bound. Server and site call
-        this check before anything is charged.
+        Server and site call this check before anything is charged.
         """
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far any one record moves the answer, in L1 and L2.
-
-        The result has bounds for a record that is added or removed, and for one that is replaced. They hold for all
-        rows and all parameters that pass :meth:`check`.
-        """
+        """Return a bound on how far any one record moves the answer, for all parameters that pass :meth:`check`."""
         raise NotImplementedError
 
     def cells(self, schema: Schema) -> int:
@@ -92,11 +87,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         raise NotImplementedError
 
     def extent(self, schema: Schema) -> Extent | None:
-        """Return how much the tables of this question show, or ``None`` if it asks for none, as most kinds do.
-
-        Questions of other kinds than tables ask for what their kind says: a sketch for pairs, training for a network.
-        Parameters must have passed :meth:`check`.
-        """
+        """Return how much the tables of this question show, or ``None`` if it asks for none, as most kinds do."""
         return None
 
     def noise_of_counts(self, schema: Schema, std: float) -> Iterator[tuple[Clique, float]]:
@@ -122,23 +113,20 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     def answer(self, rows: Any) -> Integers:
         """Return a site's exact answer for its ``rows``, as flat integers, shape ``(cells,)``.
 
-        ``rows`` are the site's counts (:class:`~fedsynth.rows.Rows`) or, for a query that needs single rows, its table
+        ``rows`` are the site's counts (:class:`~fedsynth.rows.Rows`) or, if :attr:`needs_rows`, its table
         (:class:`~fedsynth.rows.Table`).
         """
         raise NotImplementedError
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the parts of a released answer, each in its own shape and units, such as a table in records.
+        """Return the parts of a released answer ``flat``, each in its own shape and units, such as a table in records.
 
-        ``flat`` is the answer, shape ``(cells,)``. By default there is one part, equal to ``flat``.
+        By default there is one part, equal to ``flat``.
         """
         return [flat.astype(np.float64)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise in each part of :meth:`split`, in the part's units.
-
-        ``std`` is the noise's standard deviation in each number of the flat answer.
-        """
+        """Return the noise's standard deviation in each part of :meth:`split`, if it is ``std`` in the flat answer."""
         return [std]
 
 
@@ -148,11 +136,11 @@ class RecordCount(Query, frozen=True):
     kind: ClassVar[str] = "size"
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer: 1 if it is added or removed, 0 if it is replaced."""
+        """Return 1 if a record is added or removed, 0 if it is replaced."""
         return Sensitivity(1, 1, 0, 0)
 
     def cells(self, schema: Schema) -> int:
-        """Return 1: the answer is a single number."""
+        """Return 1."""
         return 1
 
     def answer(self, rows: Rows) -> Integers:
@@ -161,10 +149,10 @@ class RecordCount(Query, frozen=True):
 
 
 def check_tables(schema: Schema, axes: Sequence[Axis], tables: Sequence[Clique], weights: Sequence[int]) -> None:
-    """Refuse axes that do not cover all values of their column, tables over axes that do not exist, and odd weights.
+    """Raise :class:`InvalidParameter` for tables that cannot be counted under the schema.
 
-    Raises :class:`InvalidParameter`, also for an axis that a table names twice, and unless there is one weight for each
-    table, or none at all.
+    These are axes that do not cover all values of their column, tables over axes that do not exist or named twice, and
+    another number of weights than of tables, or 0.
     """
     for axis in axes:
         if axis.column >= len(schema.stored):
@@ -199,21 +187,17 @@ class Counts(Query, frozen=True):
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
         """Return the query for tables over the values and bins that the schema gives each column.
 
-        ``columns`` is the number of columns in ``schema.stored``, the columns as sites encode them. Each of ``cliques``
-        lists the columns of one table, by their positions there, and ``weights`` gives a factor for the counts of each
-        table, as in the class (default: 1 for each).
+        ``columns`` is the number of columns in ``schema.stored``. Each of ``cliques`` lists the columns of one table,
+        by their positions there.
         """
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
 
     def check(self, schema: Schema) -> None:
-        """Refuse axes that do not cover all values of their column, and tables over axes that do not exist.
-
-        Raises :class:`InvalidParameter`, also for an axis that a table names twice and for a wrong number of weights.
-        """
+        """Refuse what :func:`check_tables` refuses."""
         check_tables(schema, self.axes, self.tables, self.weights)
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves the answer, in L1 and L2.
+        """Return the bound, by the weights of the tables.
 
         Adding or removing a record moves one cell of each table i by its weight w_i: sum w_i in L1, and sqrt(sum w_i^2)
         in L2. Replacing it moves at most two cells of table i by w_i each: twice as much in L1, and sqrt(2) times in
@@ -225,7 +209,7 @@ class Counts(Query, frozen=True):
 
     @property
     def cliques(self) -> list[Clique]:
-        """The columns of each table, by their positions in ``schema.stored``, the columns as sites encode them."""
+        """The columns of each table, by their positions in ``schema.stored``."""
         return [tuple(self.axes[at].column for at in table) for table in self.tables]
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
@@ -239,7 +223,7 @@ class Counts(Query, frozen=True):
         return sum(math.prod(shape) for shape in self.shapes(schema))
 
     def extent(self, schema: Schema) -> Extent:
-        """Return the numbers of columns in any table, of axes of the largest table, and of all cells."""
+        """Return the extent of all tables."""
         columns = {column for clique in self.cliques for column in clique}
         return Extent(len(columns), max(map(len, self.tables)), self.cells(schema))
 
@@ -256,11 +240,11 @@ class Counts(Query, frozen=True):
                 yield tuple(sorted(self.axes[places[at]].column for at in kept)), noise * added
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return 0 and the largest weight: one record adds the weight of a table to one of its cells."""
+        """Return 0 and the largest weight."""
         return 0, max(self.weights, default=1)
 
     def answer(self, rows: Rows) -> Integers:
-        """Count all tables, each flattened in C order and times its weight, one after the other, shape ``(cells,)``."""
+        """Count all tables, each flattened in C order and times its weight, one after the other."""
         counted = [table.ravel() for table in rows.tables(self.axes, self.tables)]
         if self.weights:
             counted = [table * weight for table, weight in zip(counted, self.weights, strict=True)]
@@ -273,19 +257,16 @@ class Counts(Query, frozen=True):
         return [table / weight for table, weight in zip(tables, weights, strict=True)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise in a cell of each table, in records.
-
-        It is ``std``, the noise's standard deviation in each number of the flat answer, divided by the table's weight.
-        """
+        """Return the standard deviation of the noise in a cell of each table, in records."""
         return [std / weight for weight in self.weights or (1,) * len(self.tables)]
 
 
 class SiteRandomness(NamedTuple):
     """The randomness that a site gives to a training question (:meth:`Training.trained`).
 
-    ``site`` is the site's name. ``bits(purpose)`` are secret random bits, which depend on the question and the purpose
-    (a text). ``noisy(values, step)`` returns ``values``, the integer sum of training step number ``step``, plus the
-    release's noise, or unchanged if the trust model adds the noise or the release has none.
+    ``bits(purpose)`` are secret random bits, which depend on the question and the purpose (a text). ``noisy(values,
+    step)`` returns ``values``, the integer sum of training step number ``step``, plus the release's noise, or unchanged
+    if the trust model adds the noise or the release has none.
     """
 
     site: str
@@ -310,7 +291,7 @@ class Training(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """True: training looks at single rows."""
+        """True."""
         return True
 
     @property
@@ -347,36 +328,29 @@ class Training(Query, frozen=True):
         raise Unsupported(f"{self.kind!r} is answered by training, not by counting; call trained() with its weights")
 
     def trained(self, rows: Any, weights: Weights, draws: SiteRandomness) -> Integers:
-        """Train on a site's rows, and return the answer as flat integers, shape ``(cells,)``.
+        """Train on a site's ``rows`` (:class:`~fedsynth.rows.Table`), and return the flat integers of the answer.
 
-        ``rows`` is the site's encoded table (:class:`~fedsynth.rows.Table`), ``weights`` are the network's weights that
-        came with the question (float32, flat), and ``draws`` is the source of random samples and noise.
+        ``weights`` are the network's (float32, flat).
         """
         raise NotImplementedError
 
 
 class UtilityBound(NamedTuple):
-    """Bound on how far one record moves a utility, a candidate's integer score by which a site selects privately.
-
-    ``add`` is the bound if the record is added or removed, ``replace`` if it is replaced.
-    """
+    """Bound on how far one record that is added (or removed) or replaced moves a utility (:class:`Selection`)."""
 
     add: int
     replace: int
 
     def of(self, neighbours: Neighbours) -> int:
-        """Return the bound on a utility's change if one record is added or removed, or else if it is replaced.
-
-        ``neighbours`` says which of the two ("add-remove" or "replace").
-        """
+        """Return the bound for one of the two relations."""
         return self.add if neighbours == "add-remove" else self.replace
 
 
 class SiteMeasurement(NamedTuple):
     """A noisy measurement that a site makes after it selected a ``candidate`` (an index), for its next selections.
 
-    The selection says what is measured (:meth:`Selection.look`); ``values`` is the answer, with noise of standard
-    deviation ``std`` in each cell. A look never leaves the site.
+    ``values`` is the answer to :meth:`Selection.look`, with noise of standard deviation ``std`` in each cell. It never
+    leaves the site.
     """
 
     candidate: int
@@ -388,12 +362,11 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     """A selection from public candidates, which each site makes privately on its own rows (the exponential mechanism).
 
     A method asks for it by :meth:`Federation.choose <fedsynth.federation.federation.Federation.choose>`. A subclass is
-    a frozen struct whose fields are its public parameters, and ``kind`` names it in requests, policies and plans. It
-    gives each candidate a utility, an integer score on the site's rows; candidates with higher utilities are likelier.
-    A subclass keeps utilities below 2^62 in absolute value, for all parameters and rows, so that none overflows and no
-    draw fails. A site draws ``steps`` candidates. After each draw but the last, it makes a noisy measurement
-    (:meth:`look`) that informs its next draws; ``look_share`` (a fraction, below 1) of the selection's price, its
-    privacy cost, is reserved for these measurements.
+    a frozen struct, as for :class:`Query`. It gives each candidate a utility, an integer score on the site's rows;
+    candidates with higher utilities are likelier. A subclass keeps utilities below 2^62 in absolute value, for all
+    parameters and rows, so that none overflows and no draw fails. A site draws ``steps`` candidates. After each draw
+    but the last, it makes a noisy measurement (:meth:`look`) that informs its next draws; ``look_share`` (a fraction,
+    below 1) of the selection's price is reserved for these measurements.
     """
 
     kind: ClassVar[str] = ""
@@ -402,7 +375,6 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a zero with a sign, which would be a second way to say the same."""
         if math.copysign(1, self.look_share) < 0:
             raise InvalidParameter("look_share must be positive, or 0 without a minus sign")
 
@@ -417,10 +389,9 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or the bound :meth:`span`.
+        """Raise :class:`InvalidParameter` for parameters outside the schema or the bound of :meth:`span`.
 
-        If a parameter does not fit, one record could change a utility by more than that bound. Server and site call
-        this check before anything is charged.
+        Server and site call this check before anything is charged.
         """
 
     def span(self, schema: Schema) -> UtilityBound:
@@ -430,9 +401,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     def utilities(self, rows: Any, looks: Sequence[SiteMeasurement]) -> Integers:
         """Return the utility of each candidate on a site's ``rows``: int64, shape ``(candidates,)``.
 
-        ``rows`` are the site's counts (:class:`~fedsynth.rows.Rows`) or, for a selection that needs single rows, its
-        table (:class:`~fedsynth.rows.Table`). ``looks`` are the noisy measurements that the site made after its earlier
-        draws, one for each, in order (:class:`SiteMeasurement`).
+        ``rows`` are as in :meth:`Query.answer`.
+        ``looks`` are the measurements that the site made after its earlier draws, in order.
         """
         raise NotImplementedError
 
@@ -480,11 +450,10 @@ NO_OTHERS: Kinds = MappingProxyType({})
 def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | type[Selection]:
     """Return the class of a kind of question, built in or named by ``others``, as in a site's policy.
 
-    ``kind`` is the name in requests, such as ``counts``; ``others`` maps the kinds of other packages to their classes
-    (or ``package.module:Class``). An unknown kind is refused before anything is imported. If ``others`` is ``None``,
-    those of replicas (:data:`PUBLISHED`) and classes that installed packages offer as entry points are found too; this
-    is for reading a run's own record of its messages. Raises :class:`Unsupported` for any other kind, and if the class
-    is not of that kind.
+    An unknown kind is refused before anything is imported. If ``others`` is ``None``, those of replicas
+    (:data:`PUBLISHED`) and classes that installed packages offer as entry points are found too; this is for reading a
+    run's own record of its messages. Raises :class:`Unsupported` for any other kind, and if the class is not of that
+    kind.
     """
     if kind in BUILT_IN:
         return _built_in(kind)
@@ -509,9 +478,9 @@ def _built_in(kind: str) -> type[Query] | type[Selection]:
 
 
 def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:
-    """Return ``found`` if it is a query or selection class of this ``kind``; raise :class:`Unsupported` otherwise.
+    """Return ``found`` if it is a query or selection class of this ``kind``, frozen and without unknown fields.
 
-    ``found`` is any imported object. The class must also be frozen (immutable) and forbid unknown fields.
+    Raises :class:`Unsupported` otherwise.
     """
     if not (isinstance(found, type) and issubclass(found, Query | Selection) and found.kind == kind):
         raise Unsupported(f"{found!r} is not a query or selection of the kind {kind!r}; correct [policy.kinds]")
@@ -526,17 +495,12 @@ LARGEST_WEIGHT = 2.0**10
 
 
 def weights_digest(weights: Weights) -> str:
-    """Return the SHA-256 (hex) by which a question names the network's weights, which are sent beside it.
-
-    The digest is of the bytes of ``weights`` as little-endian float32.
-    """
+    """Return the SHA-256 (hex) of ``weights`` as little-endian float32, by which a question names them."""
     return hashlib.sha256(weights.astype("<f4").tobytes()).hexdigest()
 
 
 def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> Weights | None:
-    """Parse ``data``, the network's weights sent beside ``query``; return them (float32, flat), or ``None``.
-
-    ``None`` is returned for a query that does not train, and for which no weights may be sent.
+    """Return the network's weights (float32, flat) sent beside ``query`` as ``data``; ``None`` if it does not train.
 
     Raises :class:`InvalidParameter` for weights whose digest or number does not match the question, for weights that
     are not finite or exceed ``LARGEST_WEIGHT``, and for weights sent beside a question that takes none.
@@ -563,10 +527,7 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
 
 
 def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:
-    """Return the number of integers in a query's answer, to refuse an answer that is too large.
-
-    Raises :class:`InvalidParameter` if this number is 0 or above ``largest``.
-    """
+    """Return the number of integers in an answer; raises :class:`InvalidParameter` for 0 or above ``largest``."""
     cells = query.cells(schema)
     if not 0 < cells <= largest:
         raise InvalidParameter(f"an answer of {cells} cells is out of range (1 to {largest}); ask for smaller tables")

@@ -24,10 +24,7 @@ def noise_of(release: Release) -> Release:
 
 @dataclass(frozen=True, eq=False)
 class Quote:
-    """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone.
-
-    The ``request`` holds the question: what it asks, its price and its terms.
-    """
+    """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone."""
 
     request: Request
     schema: Schema
@@ -41,19 +38,18 @@ class Quote:
 
     @property
     def noise(self) -> Release:
-        """The noise added to the answers or their sum: its kind and price (:data:`~fedsynth.privacy.release.Release`).
+        """The noise that is added to the answers or their sum.
 
-        It is :class:`~fedsynth.privacy.release.Exact`, no noise, for the verb ``average``: the sites' training adds
-        noise already.
+        It is :class:`~fedsynth.privacy.release.Exact` for the verb ``average``: the sites' training adds noise already.
         """
         head = self.request.head
         return Exact() if head.verb == "average" else noise_of(head.release)
 
     @cached_property
     def norms(self) -> Norms:
-        """Sensitivity (L1, L2) to one person of the vector that noise is added to.
+        """Sensitivity to one person of the vector that noise is added to.
 
-        Both are 1 for a selection: how far a record moves its utilities is its span
+        Both norms are 1 for a selection: how far a record moves its utilities is its span
         (:class:`~fedsynth.federation.query.UtilityBound`).
         """
         query = self.request.query
@@ -69,11 +65,7 @@ class Quote:
 
     @property
     def times(self) -> int:
-        """How many times the cost of one noisy release each site is charged for the question.
-
-        It is 1 if noise is added once, to the sum over sites. Otherwise it is the number of sites that a person may be
-        at, since each of these releases an answer with its own noise.
-        """
+        """How many times the cost of one noisy release each site is charged for the question."""
         return times_charged(self.request.agreement.unit, pooled=self.pooled)
 
     @property
@@ -82,10 +74,7 @@ class Quote:
         return self.request.head.release.cost(self.norms) * self.times
 
     def entry(self, sites: Sequence[str]) -> Entry:
-        """Return the ledger's entry for the question, put to ``sites`` (names).
-
-        Raises :class:`~fedsynth.errors.Unsupported` for a sum under a trust model without sums.
-        """
+        """Return the ledger's entry for the question, put to ``sites`` (names)."""
         head, query, std = self.request.head, self.request.query, math.nan
         if head.verb == "sum":
             std = sums_of(self.trust).std(self.noise, self.norms, len(sites))

@@ -56,12 +56,12 @@ def say_nothing(sentence: str) -> None:
 class NoiseRecord:
     """The noise of a run's questions; its federation notes each as it is asked, before any site answers.
 
-    ``tables`` holds, for every column and pair of columns that was counted (positions in ``schema.stored``,
-    ascending), the smallest standard deviation of the noise in a count, in rows of all sites. Sums over larger tables
-    count as tables, but not for a single column whose values they merge. ``training`` is the noise of all training
-    steps together: the L2 norm of the noise in the mean of their mean gradients, in units of the clip norm, times the
-    number of rows. ``summed`` says whether tables of several columns were summed over sites, and ``chosen`` whether
-    sites or a vault were to select tables.
+    ``tables`` holds, for every column and pair of columns that was counted (positions in ``schema.stored``, ascending),
+    the smallest standard deviation of the noise in a count, in rows of all sites. Sums over larger tables count as
+    tables, but not for a single column whose values they merge. ``training`` is the noise of all training steps
+    together: the L2 norm of the noise in the mean of their mean gradients, in units of the clip norm, times the number
+    of rows. ``summed`` says whether tables of several columns were summed over sites, and ``chosen`` whether sites or a
+    vault were to select tables.
 
     ``rows`` is the number of rows of all sites; ``None`` until it is known. From then on ``tell(sentence)`` is called
     once for each of :meth:`drowned`.
@@ -76,7 +76,7 @@ class NoiseRecord:
     _told: set[str] = field(default_factory=set)
 
     def add(self, quote: Quote, entry: Entry, budget: Budget, sites: int) -> None:
-        """Note a question with its ledger ``entry``, in a run over ``sites`` sites with this ``budget``."""
+        """Note a question with its ledger ``entry``."""
         query, asked = quote.request.query, max(1, len(entry.sites))
         self.chosen |= entry.verb in ("choose", "deposit")
         if isinstance(query, Training):
@@ -115,10 +115,7 @@ class NoiseRecord:
         return statistics.median(found) if found else None
 
     def drowned(self, budget: Budget, rows: float) -> dict[str, str]:
-        """Return a sentence for each thing ("training", "tables") whose noise drowns a table of ``rows`` rows.
-
-        Sentences say what to do instead, given the run's ``budget``.
-        """
+        """Return a sentence with a remedy for each thing ("training", "tables") whose noise drowns ``rows`` rows."""
         found = {}
         if (much := self.training / (UNTRAINED * rows)) > 1:
             found["training"] = (
@@ -212,9 +209,9 @@ class Resolution:
     """What stands out from the noise of a planned run, from public facts alone.
 
     ``value`` and ``crossing`` are the smallest groups, in rows: twice the typical noise in a count of a value of one
-    column, and of a combination of values of two; ``None`` if the run counts none. ``carried`` is the number of columns
-    that strong relations may stand out among (:func:`columns_carried`); ``None`` unless relations are found in sums of
-    tables. ``warnings`` are sentences about what the noise drowns.
+    column, and of a combination of values of two; ``None`` if the run counts none. ``carried`` is that of
+    :class:`CarriedColumns`; ``None`` unless relations are found in sums of tables. ``warnings`` are sentences about
+    what the noise drowns.
     """
 
     value: float | None = None
@@ -259,7 +256,6 @@ class HiddenGroups(msgspec.Struct, frozen=True):
     names: tuple[tuple[str, float], ...]
 
     def __str__(self) -> str:
-        """Return the groups in one line of text."""
         many = f"{self.hidden:,} of {self.of:,}"
         what = {
             "count": f"the counts of {many} values",
@@ -305,10 +301,10 @@ class SmallGroups(msgspec.Struct, frozen=True):
 def small_groups(federation: Federation, table: Table, total: float, target: str = "") -> SmallGroups:
     """Return which groups of rows in a synthetic table a run's noise hides, at no privacy cost.
 
-    ``federation`` is that of the finished run, ``table`` holds rows drawn from its model, and ``total`` is the
-    estimated number of real rows. ``target`` names a categorical column; other columns' combinations with it are
-    listed, too. A group is hidden if its estimated number of rows is below twice the noise in its count. Lines of one
-    kind are in order of their rows, most first.
+    ``table`` holds rows drawn from the model of the finished run, and ``total`` is the estimated number of real rows.
+    ``target`` names a categorical column; other columns' combinations with it are listed, too. A group is hidden if its
+    estimated number of rows is below twice the noise in its count. Lines of one kind are in order of their rows, most
+    first.
     """
     found, columns = resolution(federation, total), len(table.schema.stored)
     groups = sorted(_hidden(federation.noise, table, total, target), key=lambda group: -group.rows)
@@ -359,7 +355,6 @@ def _some(
     below: float,
     hidden: NDArray[np.bool_],
 ) -> Iterator[HiddenGroups]:
-    """Yield the hidden groups of one column or pair, if there are any."""
     if hidden.any():
         largest = [at for at in np.argsort(-rows, kind="stable").tolist() if hidden[at]][:_NAMED]
         named = tuple((names[at], round(float(rows[at]))) for at in largest)

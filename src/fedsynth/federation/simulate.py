@@ -1,7 +1,4 @@
-"""A federation inside one process: the same sites and messages as in a deployed one, without the network.
-
-Each site has its own account, the record of its charges, as a deployed one has.
-"""
+"""A federation inside one process: the same sites, accounts and messages as in a deployed one, without the network."""
 
 from __future__ import annotations
 
@@ -255,11 +252,7 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def secret_file(transcript: Path) -> Path:
-    """Return the path of the file beside a ``transcript`` that holds the secret of a simulation without a seed.
-
-    A transcript is a run's record of its messages. The run's noise is derived from this secret. Only the file's owner
-    can read it.
-    """
+    """Return the path of the private file beside a ``transcript`` with the secret of a simulation's noise."""
     return transcript.with_name(f"{transcript.name}.secret")
 
 

@@ -81,12 +81,7 @@ _log = logging.getLogger(__name__)
 
 
 class RowStore(Protocol):
-    """Where a site's rows are kept, for the site that answers requests about them.
-
-    The schema is known without reading a row, and so is whether single rows are available. Rows are read by
-    :meth:`opened`, which a site calls only after it has charged a request to its privacy account. In simulations, a
-    :class:`~fedsynth.rows.Table` is the store.
-    """
+    """Where a site's rows are kept; in simulations, a :class:`~fedsynth.rows.Table`."""
 
     @property
     def schema(self) -> Schema:
@@ -97,17 +92,13 @@ class RowStore(Protocol):
         """Whether single rows are available, and not only counts of them."""
 
     def require(self, run: str) -> None:
-        """Raise an error if the rows of the run named ``run`` evidently cannot be opened, without reading any.
-
-        A site calls it before it charges a question, so that nothing is charged for evidently missing rows.
-        """
+        """Raise an error, before anything is charged, if the rows of a ``run`` evidently cannot be opened."""
 
     def opened(self, run: str) -> AbstractContextManager[Rows]:
-        """A context manager (for a ``with`` block) that yields the rows for the run named ``run``, to count or read.
+        """A context manager that yields the rows for a ``run``, to count or, if :attr:`holds_rows`, to read.
 
-        The yielded rows are a :class:`~fedsynth.rows.Table` if :attr:`holds_rows` is true; otherwise they can only be
-        counted. A site enters the block after it has charged the question, so only errors that :meth:`require` could
-        not foresee are raised here.
+        The rows are then a :class:`~fedsynth.rows.Table`. A site enters the block after it has charged the question, so
+        only errors that :meth:`require` could not foresee are raised here.
         """
 
 
@@ -126,14 +117,11 @@ class SiteReply(NamedTuple):
 class Site:
     """One organisation's end of the federation: it answers one coordinator, and nothing else reads its rows.
 
-    ``name`` is its name in the federation. ``rows`` are opened only after a question is charged; if they are evidently
-    missing, nothing is charged. ``policy`` says which requests are answered, and ``account`` is the site's record of
-    their costs and replies, with an audit log. ``coordinator`` (64 bytes) holds the public keys of the only peer whose
-    requests are answered. ``secret`` is at least 32 random bytes that never leave the site; noise and keys are derived
-    from it. ``rows_digest`` (hex, :func:`rows_digest`) stands for the rows, so that a run is not answered over other
-    ones, and is empty if ``rows`` keeps a copy of them for each run; it never leaves the site either. Without
-    ``trains``, training questions are answered with zeros at the same privacy cost, for dry runs. Raises
-    :class:`FedsynthError` for a shorter secret.
+    ``coordinator`` (64 bytes) holds the public keys of the only peer whose requests are answered. ``secret`` is at
+    least 32 random bytes (else :class:`FedsynthError`) that never leave the site; noise and keys are derived from it.
+    ``rows_digest`` (hex, :func:`rows_digest`) stands for the rows, so that a run is not answered over other ones, and
+    is empty if ``rows`` keeps a copy of them for each run; it never leaves the site either. Without ``trains``,
+    training questions are answered with zeros at the same privacy cost, for dry runs.
     """
 
     name: str
@@ -146,17 +134,15 @@ class Site:
     trains: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a secret that is too short."""
         if len(self.secret) < 32:
             raise FedsynthError("a site's secret needs 32 random bytes; take them from os.urandom(32)")
 
     def answer(self, data: bytes) -> SiteReply:
         """Return the reply to the request ``data``, whatever its bytes; never raises.
 
-        Request and reply are bytes of the wire format (:mod:`~fedsynth.federation.wire`). A request that is not
-        answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed`` (any other error). If even
-        the account cannot be read or written, the reply is ``failed``. Bytes that the coordinator did not sign for this
-        site leave no trace in the account, and the reply to them names no message.
+        A request that is not answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed`` (any
+        other error). If even the account cannot be read or written, the reply is ``failed``. Bytes that the coordinator
+        did not sign for this site leave no trace in the account, and the reply to them names no message.
         """
         try:
             found = read_request(data, self.name, self.coordinator)
@@ -314,7 +300,7 @@ class _Turn:
         self._weights: Weights | None = None
 
     def take(self, weights: bytes | memoryview) -> None:
-        """Keep the weights sent beside the message; raise an error if they are not those that this turn needs."""
+        """Keep the weights sent beside the message, if they are those that this turn needs."""
         query = self.request.query
         if isinstance(query, Training) and self.request.turn == self._sums.reads:
             self._weights = read_weights(query, self.schema, weights)
@@ -341,7 +327,7 @@ class _Turn:
                 return PlainAnswer(self._drawn()), False
 
     def check_noise(self) -> None:
-        """Raise :class:`Refused`, before anything is charged, for noise too large to be sampled exactly."""
+        """Refuse, before anything is charged, noise too large to be sampled exactly."""
         release, norms = noise_of(self.request.head.release), self.norms
         scale = release.sigma(norms.l2) if isinstance(release, Gaussian) else 0.0
         scale = release.scale(norms.l1) if isinstance(release, Laplace) else scale
@@ -349,7 +335,7 @@ class _Turn:
             raise Refused(f"noise of scale {scale:.3g} is too large to sample; ask for fewer tables, or spend more")
 
     def require_rounding(self) -> None:
-        """Raise :class:`Refused`, before anything is charged, if this machine cannot train within the sensitivity."""
+        """Refuse, before anything is charged, if this machine cannot train within the sensitivity."""
         query = self.request.query
         if isinstance(query, Training) and self.site.trains and not isinstance(self.request.head.release, Exact):
             try:
@@ -368,12 +354,10 @@ class _Turn:
 
     @property
     def _fixed(self) -> bool:
-        """Whether the question's statistic is the same whenever it is computed."""
         return self.site.rows.holds_rows and not isinstance(self.request.query, Training)
 
     @property
     def _several(self) -> bool:
-        """Whether the question takes several messages."""
         return self.request.head.verb in ("sum", "average") and self._sums.turns > 1
 
     @property
@@ -458,11 +442,9 @@ class _Turn:
         return hmac.digest(self.site.secret, msgspec.json.encode(parts), "sha256")
 
     def first(self, part: str, value: bytes) -> bytes:
-        """Store ``value`` for this part of the session unless there is one, and return the stored value."""
         return self.site.account.first(self.asked, part, value)
 
     def said(self, part: str) -> bytes | None:
-        """Return the stored value of this part of the session, if any."""
         return self.site.account.said(self.asked, part)
 
     def _context(self, use: str, purpose: str) -> bytes:
@@ -508,7 +490,6 @@ class _Turn:
         )
 
     def _drawn(self) -> NDArray[np.int64]:
-        """Return the candidates selected on this site's rows."""
         selection, head = self.request.query, self.request.head
         assert isinstance(selection, Selection)
         release = head.release

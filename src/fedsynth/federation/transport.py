@@ -45,10 +45,10 @@ _Known = tuple[QuestionHead, Agreement]
 class Message:
     """One request addressed to one site, as a transport carries it.
 
-    ``site`` is the site's name, ``identity`` its public identity key (32 bytes), with which the reply must be signed,
-    and ``coordinator`` holds the keys that open the reply. ``head`` is the signed head of this sending of ``request``,
-    with its ``attempt`` (8 bytes), and ``agreement`` the run's agreement as bytes, or empty if the site has it. The
-    message itself is shared by all sites.
+    ``identity`` is the site's public identity key (32 bytes), with which the reply must be signed, and ``coordinator``
+    holds the keys that open it. ``head`` is the signed head of this sending of ``request``, with its ``attempt`` (8
+    bytes), and ``agreement`` the run's agreement as bytes, or empty if the site has it. The message itself is shared by
+    all sites.
     """
 
     site: str
@@ -73,9 +73,8 @@ class Message:
     ) -> Message:
         """Return a new sending of ``request`` to the site of this name, signed by the coordinator.
 
-        ``identity`` is the site's public identity key. ``seen`` is the last row of the site's audit log that the server
-        knows; it is sent along. ``attempt`` (8 bytes) is random if it is ``None``. With ``agreed``, the site has the
-        run's agreement, which otherwise goes beside the message.
+        ``seen`` is the last row of the site's audit log that the server knows; it is sent along. ``attempt`` is random
+        if it is ``None``. With ``agreed``, the site has the run's agreement, which otherwise goes beside the message.
         """
         attempt = os.urandom(ATTEMPT) if attempt is None else attempt
         agreement = b"" if agreed else request.agreement.data
@@ -98,10 +97,7 @@ class Message:
         return hashlib.sha256(self.head).hexdigest()
 
     def as_sent(self, data: bytes) -> Message:
-        """Return the earlier sending of the same message to the same site that ``data`` holds.
-
-        Raises :class:`WireError` for bytes that this coordinator, with this version, did not send so.
-        """
+        """Return the earlier sending of this message that ``data`` holds; raises :class:`WireError` for others."""
         found = read_request(data, self.site, self.coordinator.public)
         if (found.message, found.head.fedsynth) != (self.request.digest, fedsynth.__version__):
             raise WireError("the request is of another message, or of another version of fedsynth")
@@ -133,12 +129,12 @@ class Message:
             return self.lost(str(error))
 
     def lost(self, why: str) -> Reply:
-        """Return a placeholder, with the code ``lost``, for a reply that did not come; ``why`` is the reason."""
+        """Return a placeholder, with the code ``lost`` and the reason, for a reply that did not come."""
         return Reply(self.site, self.request.digest, "lost", lost=why)
 
 
 class Transport(Protocol):
-    """A transport: carries requests to sites and replies back."""
+    """Carries requests to sites and replies back."""
 
     @property
     def sites(self) -> Sequence[str]:
@@ -153,13 +149,10 @@ class Transport(Protocol):
 
 
 class InProcess:
-    """A transport to ``sites`` in this process, for simulations and tests; messages are encoded as on a network.
-
-    Raises :class:`FedsynthError` for two sites of one name.
-    """
+    """A transport to ``sites`` in this process, for simulations and tests; messages are encoded as on a network."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
-        """Take the sites; their names must differ."""
+        """Take the sites; their names must differ, or :class:`FedsynthError` is raised."""
         self._sites = {site.name: site for site in sites}
         if len(self._sites) != len(sites):
             raise FedsynthError("two sites share a name; give each its own")
@@ -170,7 +163,7 @@ class InProcess:
         return tuple(self._sites)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield the reply of each message's site, in the order of the messages."""
+        """Yield the reply of each message's site."""
         for message in messages:
             yield message.reply(self._sites[message.site].answer(message.data).data)
 
@@ -178,22 +171,17 @@ class InProcess:
 class Recorded:
     """A transport with a memory on disk: it records a run's messages in a transcript, to resume the run from it.
 
-    ``transport`` carries the messages, and ``path`` is the transcript, which is read if it exists. ``kinds`` are the
-    kinds of questions from other packages that it may hold, with their classes (``None``: all installed ones). Raises
-    :class:`FedsynthError` for a file that is no transcript of this version, or is damaged.
-
     Every request is appended to the transcript and synced before it is sent, and every accepted answer before the next
     one is read. A run restarted with the same file gets the recorded answers, so that only unanswered rounds reach a
     site; a rejected answer is requested again. Of confidential answers (exact counts for a trusted server) only the
     fact that the site answered is recorded, and they are requested again; the site has stored its reply and charges
     nothing.
 
-    A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns
-    (messages of the trust model's protocol), that the run has completed, the site dropped out there and is not asked
-    again: the other sites were told that it is out, and later questions depend on the recorded answers. A run that
-    sends other questions than the recorded ones is another run and raises :class:`FedsynthError`. Replies are recorded
-    with their signatures, which are verified when they are read. They name the message beside the request that was
-    made of it then, and are found by the message.
+    A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns,
+    that the run has completed, the site dropped out there and is not asked again: the other sites were told that it is
+    out, and later questions depend on the recorded answers. Replies are recorded with their signatures, which are
+    verified when they are read. They name the message beside the request that was made of it then, and are found by the
+    message.
     """
 
     _MAGIC = b"fedsynth transcript 1\n"
@@ -203,7 +191,9 @@ class Recorded:
     def __init__(self, transport: Transport, path: Path, kinds: Kinds | None = None) -> None:
         """Read the transcript at ``path``, if it exists, and append to it from now on.
 
-        ``kinds`` are the kinds of questions from other packages that it may hold; ``None``: all installed ones.
+        ``transport`` carries the messages. ``kinds`` are the kinds of questions from other packages that the transcript
+        may hold, with their classes; ``None``: all installed ones. Raises :class:`FedsynthError` for a file that is no
+        transcript of this version, or is damaged.
         """
         self._transport = transport
         self._kinds = kinds
@@ -226,8 +216,7 @@ class Recorded:
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield the recorded reply to each message or, if there is none, a live one, which is then recorded.
 
-        Replies are in the order of the messages. Raises :class:`FedsynthError` if a resumed run sends other questions
-        than those recorded.
+        Raises :class:`FedsynthError` if a resumed run sends other questions than those recorded.
         """
         asked = list(messages)
         self._refuse_another_run([message.request for message in asked if message.request.turn == 0])
@@ -261,9 +250,9 @@ class Recorded:
         return self._released[question]
 
     def start_sums_over(self) -> None:
-        """Restart unreleased sums from their first turn (round of messages), for new sites that remember none.
+        """Restart unreleased sums from their first turn, for the sites of a resumed simulation, which remember none.
 
-        A resumed simulation calls it once, before its first exchange: its sites begin without memory.
+        It is called once, before the first exchange.
         """
         asked = self._steps.get(self._last, {})
         over = {key for key, (head, _) in asked.items() if head.verb in ("sum", "average")} - self._released.keys()
@@ -281,7 +270,7 @@ class Recorded:
         return request.head.step < self._last or self._reached.get(request.question, 0) > request.turn
 
     def _refuse_another_run(self, requests: Sequence[Request]) -> None:
-        """Raise :class:`FedsynthError` if a resumed run sends other questions at a step than those recorded.
+        """Refuse other questions at a step than those recorded.
 
         All questions of a step are recorded before any is sent, so a crash can leave some out only at the last step.
         """
@@ -399,15 +388,12 @@ def _difference(then: Mapping[str, _Known], now: Mapping[str, _Known]) -> str:
 
 
 def was_begun(path: Path) -> bool:
-    """Return whether a run was begun with the transcript, a record of its messages, at ``path``.
-
-    It is true if the file holds at least one complete message or release.
-    """
+    """Return whether the transcript at ``path`` holds at least one complete message or release."""
     return path.is_file() and path.stat().st_size > len(Recorded._MAGIC) and any(True for _ in records(path))
 
 
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the complete records of the transcript at ``path``, a file of a run's messages: their kind and bytes.
+    """Yield the complete records of the transcript at ``path``: their kind and bytes.
 
     Kinds are "agreement" (:attr:`Agreement.data <fedsynth.federation.agreement.Agreement.data>`, before the first
     question that names it), "question" (a message, :attr:`Request.body <fedsynth.federation.wire.Request.body>`),
@@ -435,11 +421,7 @@ def recorded_requests(path: Path) -> Iterator[Request]:
 
 
 def recorded_answer(data: bytes) -> tuple[str, str, bytes]:
-    """Parse an "answer" or "withheld" record of a transcript (:func:`records`).
-
-    It returns the site's name, the digest (hex) of the message that the site answered, and the reply's bytes, which are
-    empty if the answer was withheld.
-    """
+    """Return site, digest of the message, and reply of an "answer" record; the reply of a "withheld" one is empty."""
     key, _, reply = data.partition(b"\n")
     site, _, digest = key.decode().partition(" ")
     return site, digest, reply
@@ -454,8 +436,7 @@ def _record(kind: int, data: bytes) -> bytes:
 def _whole(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield kind and bytes of each record from here on, except an incomplete last one.
 
-    Raises :class:`FedsynthError` for a damaged record: treating it as the file's end would lose answers of sites and
-    releases.
+    A damaged record is an error: treating it as the file's end would lose answers of sites and releases.
     """
     while len(head := file.read(_HEAD.size + 4)) == _HEAD.size + 4:
         if zlib.crc32(head[: _HEAD.size]).to_bytes(4, "big") != head[_HEAD.size :]:

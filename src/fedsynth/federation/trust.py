@@ -40,10 +40,8 @@ NO_SUMS = (
 class SiteTurn(Protocol):
     """What a site gives a :class:`Trust` to compute its answer with, for one message of one question.
 
-    A question is a query with the terms on which it is asked, such as the noise and its privacy cost
-    (:class:`~fedsynth.federation.wire.QuestionHead`). It is sent in one or more turns: a turn is one message to each
-    site, and the answers to it. When a site first takes up a question it draws a random salt, which serves all turns
-    and repetitions of the question until the site deletes its record of it.
+    When a site first takes up a question it draws a random salt, which serves all turns and repetitions of the question
+    until the site deletes its record of it.
     """
 
     @property
@@ -52,26 +50,23 @@ class SiteTurn(Protocol):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (64 hex digits) of the question: query, terms and its number in the run; the same in each turn."""
+        """SHA-256 (hex) of the question, the same in each turn."""
 
     @property
     def schema(self) -> Schema:
-        """The agreed schema, under which the site's rows are encoded."""
+        """The agreed schema."""
 
     @property
     def identity(self) -> bytes:
-        """Seed (32 bytes) of the Ed25519 key that the site signs with for other sites and for compute servers.
-
-        It never leaves the site.
-        """
+        """Seed (32 bytes) of the site's identity key (Ed25519), which never leaves the site."""
 
     @property
     def release(self) -> Release:
-        """Noise that the trust model is to add, and its privacy cost (:data:`~fedsynth.privacy.release.Release`)."""
+        """Noise that the trust model is to add."""
 
     @property
     def norms(self) -> Norms:
-        """L1 and L2 sensitivity, to one person, of the vector that noise is added to.
+        """Sensitivity to one person of the vector that noise is added to.
 
         That vector is the sum over sites if noise is added to the sum (:attr:`Trust.pooled`; never for an average of
         the sites' own training), and otherwise this site's answer.
@@ -81,30 +76,23 @@ class SiteTurn(Protocol):
         """Return the site's exact answer (int64, flat), after charging the question to the site's privacy budget, once.
 
         Only the changes by the site's own training, for an average, have the site's noise in them already. Raises
-        :class:`~fedsynth.errors.BudgetExceeded` if the budget does not cover the question, and
-        :class:`~fedsynth.errors.Refused` if the account refuses it, as for a closed run.
+        :class:`~fedsynth.errors.BudgetExceeded` and :class:`~fedsynth.errors.Refused` as :meth:`Book.begin
+        <fedsynth.privacy.book.Book.begin>` does.
         """
 
     def bits(self, purpose: str) -> RandomBits:
-        """Return a reproducible stream of random bits for one use, such as ``"noise"``, which ``purpose`` names.
-
-        The stream is a function of the site's secret, the question with its salt and terms, and ``purpose``.
-        """
+        """Return random bits for one purpose, a function of the site's secret, the question, its salt and its terms."""
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes for the use that ``purpose`` names, derived from the same inputs as :meth:`bits`."""
+        """Return 32 secret bytes for one use, derived from the same inputs as :meth:`bits`."""
 
     def run_key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes for the use that ``purpose`` names, the same for all questions of one run.
-
-        They are derived from the site's secret, the run's name, a random salt of the run and ``purpose``.
-        """
+        """Return 32 secret bytes for one use, the same for all questions of one run: it has a salt of its own."""
 
     def first(self, part: str, value: bytes) -> bytes:
         """Durably store ``value`` for this question under the name ``part`` unless it has one; return the stored value.
 
-        ``part`` is any name for what is stored, such as ``"boxes"``. If the returned value differs from ``value``, the
-        site has taken a different message for this part of the protocol before.
+        If that differs from ``value``, the site has taken a different message for this part of the protocol before.
         """
 
     def said(self, part: str) -> bytes | None:
@@ -112,11 +100,11 @@ class SiteTurn(Protocol):
 
 
 class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """A released sum over sites, as it is recorded in a run's transcript, the file from which the run can be resumed.
+    """A released sum over sites, as it is recorded in a run's transcript.
 
-    ``sites`` are the names of the sites whose answers are in the sum, ``std`` is the standard deviation of the noise in
-    each of its cells, or an upper bound (:func:`~fedsynth.privacy.noise.noise_std`), and ``values`` (int64, shape
-    ``(cells,)``) are the integers with that noise.
+    ``sites`` are the names of the sites in the sum, ``std`` is the standard deviation of the noise in each of its
+    cells, or an upper bound (:func:`~fedsynth.privacy.noise.noise_std`), and ``values`` (int64, shape ``(cells,)``) are
+    the integers with that noise.
     """
 
     sites: tuple[str, ...]
@@ -134,8 +122,7 @@ class Aggregation(Protocol):
     def ask(self) -> Mapping[str, Event | None]:
         """Return the message for each site in the next turn, by name; empty if the sum is complete or has failed.
 
-        Every message repeats the question, which says what is summed. The value is what it carries besides
-        (:data:`~fedsynth.federation.events.Event`), such as the other sites' keys, or ``None`` for the question alone.
+        The value is the event that the message has beside the question, or ``None`` for the question alone.
         """
 
     def receive(self, site: str, answer: Answer) -> None:
@@ -165,10 +152,7 @@ def settable(trust: Any) -> tuple[str, ...]:
 
 
 def settings_of(trust: Any) -> dict[str, float]:
-    """Return the settings of a trust model, chosen or by default, by name, as a plan states them.
-
-    Settings that are ``None`` follow from the number of sites and are left out.
-    """
+    """Return the settings of a trust model by name; those that follow from the number of sites are left out."""
     values = {name: getattr(trust, name) for name in settable(trust)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -206,8 +190,7 @@ class SumProtocol(ABC):
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return a site's answer to one message of a sum, with whatever noise or masks this trust model demands.
 
-        ``site`` gives access to the question and the site's secrets, ``turn`` counts the messages of the sum from 0,
-        and ``event`` is what the server sent with this message, ``None`` if nothing. Raises
+        ``turn`` counts the messages of the sum from 0, and ``event`` is what the server sent with this one. Raises
         :class:`~fedsynth.errors.Refused` for an event that does not belong to the turn.
         """
 
@@ -217,20 +200,18 @@ class SumProtocol(ABC):
     ) -> Aggregation:
         """Return the server's side of one sum over ``sites``.
 
-        ``digest`` is the SHA-256 (hex) of the question, and ``release`` says which noise is added, and at what privacy
-        cost. ``norms`` are the L1 and L2 sensitivity to one person: of the sum if :attr:`Trust.pooled`, otherwise of
-        one site's answer. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds
-        the noise. For a release that is not a noisy sum, either this raises :class:`~fedsynth.errors.Unsupported` or
-        :meth:`Aggregation.result` does.
+        ``digest`` is the SHA-256 (hex) of the question. ``norms`` are the sensitivity to one person: of the sum if
+        :attr:`Trust.pooled`, otherwise of one site's answer. ``bits(exact)`` gives the server's own noise source for an
+        exact sum, where the server adds the noise. For a release that is not a noisy sum, either this raises
+        :class:`~fedsynth.errors.Unsupported` or :meth:`Aggregation.result` does.
         """
 
     @abstractmethod
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites, without asking any.
 
-        It is never too small (:func:`~fedsynth.privacy.noise.noise_std`). ``release`` says which noise is added, and
-        at what privacy cost; ``norms`` bound how far one person moves the vector that noise is added to, in the L1 and
-        L2 norms. Raises :class:`~fedsynth.errors.Unsupported` if there are no sums with such noise.
+        It is never too small. ``norms`` are as in :meth:`aggregation`. Raises :class:`~fedsynth.errors.Unsupported` if
+        there are no sums with such noise.
         """
 
 
@@ -244,26 +225,19 @@ class VaultProtocol(ABC):
 
     @abstractmethod
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
-
-        Depending on the trust model the answer has exact tables, which are then sealed for the server, or secret shares
-        of them.
-        """
+        """Return a site's answer to ``query``: exact tables, which are then sealed for the server, or secret shares."""
 
     @abstractmethod
     def create(self, terms: Terms, question: VaultQuestion) -> Vault:
-        """Return an empty vault (:class:`~fedsynth.federation.vault.Vault`) for the tables that ``question`` asked
-        sites for, under the run's ``terms``.
-        """
+        """Return an empty vault for the tables that ``question`` asked sites for."""
 
 
 class Trust:
     """A trust model: the protocol that decides who adds the noise, and who may see exact counts.
 
-    There are four: :class:`~fedsynth.federation.trusted.TrustedServer`,
-    :class:`~fedsynth.federation.local.LocalNoise`, :class:`~fedsynth.secure.site.SecureSum` and
-    :class:`~fedsynth.servers.trust.ThreeServers`. Sites and server each hold a copy. A trust model is a few values and
-    has one or both of two roles, which it states as further base classes: it has :attr:`sums` if it is a
+    There are four: :class:`~fedsynth.federation.trusted.TrustedServer`, :class:`~fedsynth.federation.local.LocalNoise`,
+    :class:`~fedsynth.secure.site.SecureSum` and :class:`~fedsynth.servers.trust.ThreeServers`. Sites and server each
+    hold a copy. A trust model states its roles as further base classes: it has :attr:`sums` if it is a
     :class:`SumProtocol`, and a :attr:`vault` if it is a :class:`VaultProtocol`.
 
     ``name`` is its name in requests, site policies and on the command line, such as ``secure``. ``confidential`` says
@@ -305,11 +279,10 @@ class Trust:
         return self
 
     def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> Trust:
-        """Return a copy of this trust model for a simulation, with all parties besides sites and server in process.
+        """Return a copy for a simulation, with further parties, such as compute servers, in process.
 
-        Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
-        the party of that name; ``terms`` are what these parties agree to, and ``coordinator`` (64 bytes) holds the
-        server's public keys.
+        ``secret(name)`` gives 32 secret bytes for the party of that name; ``terms`` are what these parties agree to,
+        and ``coordinator`` (64 bytes) holds the server's public keys.
         """
         return self
 
@@ -321,11 +294,11 @@ class Trust:
         return self
 
     def connected(self, folder: Path, coordinator: Keys) -> AbstractContextManager[Trust]:
-        """A context manager (for a ``with`` block) that yields a copy with connections to further parties, for one run.
+        """A context manager that yields a copy with connections to further parties, for one run.
 
         Each connection is opened at the first call, and all are closed at the block's end. Addresses, keys and
-        certificates come from the coordinator's ``folder``; ``coordinator`` are its keys. Raises
-        :class:`~fedsynth.errors.FedsynthError` if they are missing or invalid.
+        certificates come from the coordinator's ``folder``. Raises :class:`~fedsynth.errors.FedsynthError` if they are
+        missing or invalid.
         """
         return nullcontext(self)
 
@@ -341,9 +314,8 @@ def sums_of(trust: Trust) -> SumProtocol:
 class OneMessageSum:
     """The server's side of a sum in which each site sends one message (an :class:`Aggregation`).
 
-    ``sites`` are the names of the sites to ask. ``finish`` turns the total of their answers into the released integers,
-    for example by adding noise. ``std(number)`` returns the standard deviation of the noise in each cell of the sum if
-    ``number`` sites answered.
+    ``finish`` turns the total of the answers into the released integers, for example by adding noise. ``std(number)``
+    returns the standard deviation of the noise in each cell of the sum if ``number`` sites answered.
     """
 
     sites: tuple[str, ...]
@@ -361,10 +333,7 @@ class OneMessageSum:
         return dict.fromkeys(self.sites)
 
     def receive(self, site: str, answer: Answer) -> None:
-        """Add one site's answer to the total, so that memory holds two vectors at most.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` for an answer that is not one vector of integers.
-        """
+        """Add one site's answer to the total, so that memory holds two vectors at most."""
         values = values_of(site, answer)
         self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
         self._heard.append(site)

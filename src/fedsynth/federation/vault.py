@@ -41,8 +41,7 @@ class CandidateScores:
     difference: the distance of its exact table from ``expected[i]``, less the size of the noise that measuring the
     table would add. ``weights`` are positive, shape ``(candidates,)``, and ``noise[i]`` is the L2 norm of that noise
     over the whole table, in records. The vault chooses the norm of the distance: L1 if one party holds the table, L2 if
-    it is secret-shared. For Gaussian noise that is equal in n cells, the L1 norm is about :data:`NOISE_L1` sqrt(n) =
-    sqrt(2 n / pi) times the L2 norm.
+    it is secret-shared. For equal Gaussian noise, the L1 norm follows from the L2 norm by :data:`NOISE_L1`.
     """
 
     candidates: tuple[Clique, ...]
@@ -61,9 +60,8 @@ class CandidateScores:
 class WeightedL1:
     """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate, by which a trusted server selects.
 
-    ``candidates`` are cliques (positions of columns). ``expected[i]`` has the shape of candidate ``i``'s table, in
-    records; ``weights`` (positive) and ``penalties`` (in records: the L1 norm of the noise that measuring the table
-    would add) have shape ``(candidates,)``.
+    Fields are as in :class:`CandidateScores`; ``penalties`` (in records: the L1 norm of the noise that measuring the
+    table would add) have shape ``(candidates,)``.
 
     All inputs of a score are rounded to integers before a count is read: expected counts and penalties in units of 1 /
     ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. Adding or removing a record moves
@@ -83,16 +81,12 @@ class WeightedL1:
 
     @property
     def span(self) -> UtilityBound:
-        """Bound on how far one record moves a score of :meth:`utilities`, if it is added or removed or replaced."""
+        """Bound on how far one record moves a score of :meth:`utilities`."""
         largest = GRAIN * int(self.integer_weights.max())
         return UtilityBound(largest, 2 * largest)
 
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
-        """Return the score of each candidate as an integer: int64, shape ``(candidates,)``.
-
-        A score is the integer weight (1 to 255) times (distance - penalty), both in units of 1/1024 record.
-        ``marginal(clique)`` gives the exact table of a clique.
-        """
+        """Return the score of each candidate, int64, from the exact tables that ``marginal(clique)`` gives."""
         distances = [
             int(np.abs(GRAIN * marginal(clique) - np.rint(GRAIN * expected).astype(np.int64)).sum())
             for clique, expected in zip(self.candidates, self.expected, strict=True)
@@ -103,12 +97,12 @@ class WeightedL1:
 
 @dataclass(frozen=True, eq=False)
 class VaultQuestion:
-    """The question by which a vault began: the deposited tables and their privacy cost, and what its releases need.
+    """The question by which a vault began, and what its releases need.
 
-    ``query`` are the tables, and ``share`` is the most that all releases may cost, a fraction of the budget of the run,
-    whose ``ledger`` this is. ``step`` is the question's number in the run, and ``digest`` its SHA-256 (hex).
-    ``bits(purpose)`` gives secret random bits for the vault's noise, and ``note(entry, tables)`` records a release,
-    with its tables if it has any, in the server's ledger without a further charge.
+    ``query`` are the deposited tables, and ``share`` is the most that all releases may cost, a fraction of the budget
+    of the run, whose ``ledger`` this is. ``step`` is the question's number in the run, and ``digest`` its SHA-256
+    (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, and ``note(entry, tables)`` records a
+    release, with its tables if it has any, in the server's ledger without a further charge.
     """
 
     query: Counts
@@ -124,17 +118,16 @@ class VaultQuestion:
 class Vault(ABC):
     """Exact sums of all sites' tables, from which only noisy selections, scores and tables are released.
 
-    :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
-    memory, or in secret shares at three servers. Amounts of budget (``share``, ``left``) are fractions of the run's
-    budget; all releases together cost at most the ``share`` that sites were charged for the deposit. Sites may deposit
-    at different times (:meth:`Federation.deposit_into
+    :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one. Amounts of budget
+    (``share``, ``left``) are fractions of the run's budget; all releases together cost at most the ``share`` that sites
+    were charged for the deposit. Sites may deposit at different times (:meth:`Federation.deposit_into
     <fedsynth.federation.federation.Federation.deposit_into>`), and their tables stay.
 
     A method calls :meth:`select`, :meth:`scores`, :meth:`open` and :meth:`std`, and reads :attr:`left` and ``sites``,
     the names of the sites whose tables the vault holds. The first three raise :class:`BudgetExceeded` for a ``share``
-    above :attr:`left`, and :class:`Unsupported` for tables that were not deposited. The rest is the federation's:
-    ``terms``, the ``question``, the sites that it ``asked`` so far, and :meth:`begin`, :meth:`take` for each answer,
-    and :meth:`keep`. ``spent`` is what the releases have cost so far.
+    above :attr:`left`, and :class:`Unsupported` for tables that were not deposited together or are binned differently.
+    The rest is the federation's: ``terms``, the ``question``, the sites that it ``asked`` so far, and :meth:`begin`,
+    :meth:`take` for each answer, and :meth:`keep`. ``spent`` is what the releases have cost so far.
     """
 
     terms: Terms
@@ -145,44 +138,30 @@ class Vault(ABC):
 
     @property
     def left(self) -> float:
-        """What the deposit still pays for, as a fraction of the run's budget."""
+        """What the deposit still pays for."""
         return self.question.share - self.spent
 
     @abstractmethod
     def select(self, distances: CandidateScores, share: float) -> int:
-        """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
-
-        ``distances`` says what the scores are (:class:`CandidateScores`), and ``share`` is the privacy cost, a fraction
-        of the run's budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported`
-        for a candidate whose columns were not deposited together.
-        """
+        """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier."""
 
     @abstractmethod
     def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
         """Return every candidate's noisy score, shape ``(candidates,)``, and the noise's standard deviation.
 
-        ``distances`` says what the scores are (:class:`CandidateScores`); they are divided by the largest weight, so
-        that the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the
-        run's budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` if the
-        vault cannot release scores (:meth:`Federation.require_vault
-        <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
+        They are divided by the largest weight, so that the score of a candidate with this weight is in records. All
+        together cost ``share``. Raises :class:`Unsupported` if the vault cannot release scores
+        (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so before
+        anything is charged).
         """
 
     @abstractmethod
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
-
-        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` for a
-        ``share`` above :attr:`left`, and :class:`Unsupported` for columns that are not together in a deposited table,
-        or are binned differently there.
-        """
+        """Return the noisy tables of ``query``, all for ``share``, in records, and the std of the noise in each."""
 
     @abstractmethod
     def std(self, share: float) -> float:
-        """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``.
-
-        ``share`` is a fraction of the run's budget.
-        """
+        """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``."""
 
     @abstractmethod
     def begin(self, request: Request) -> None:
@@ -190,7 +169,7 @@ class Vault(ABC):
 
     @abstractmethod
     def take(self, site: str, answer: Answer) -> None:
-        """Take in the answer of the site named ``site``; raises :class:`FedsynthError` for an invalid one."""
+        """Take in the answer of a site; raises :class:`FedsynthError` for an invalid one."""
 
     @abstractmethod
     def keep(self) -> None:
@@ -202,9 +181,8 @@ class Vault(ABC):
         """Charge a release against the deposit and note it in the server's ledger.
 
         Raises :class:`BudgetExceeded` if the deposit does not cover it, unless the budget has no limit. ``verb`` names
-        the release in the ledger ("select", "scores" or "open"), and ``share`` is its privacy cost, a fraction of the
-        run's budget. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's standard deviation
-        (NaN for a selection); ``tables`` are those opened.
+        the release in the ledger ("select", "scores" or "open"). ``cells`` is the number of cells, scores or
+        candidates, and ``std`` the noise's standard deviation (NaN for a selection); ``tables`` are those opened.
         """
         if not self.terms.budget.exact and self.spent + share > self.question.share * ROUNDING:
             raise BudgetExceeded(
@@ -219,10 +197,7 @@ class Vault(ABC):
         self.question.note(entry, tables)
 
     def check_axes(self, query: Counts) -> None:
-        """Raise :class:`Unsupported` for tables that bin a column in another way than the deposited tables do.
-
-        Raises :class:`InvalidParameter` for a ``query`` that does not fit the schema.
-        """
+        """Raise :class:`Unsupported` for tables that bin a column in another way than the deposited tables do."""
         query.check(self.terms.schema)
         held = {axis.column: axis for axis in self.question.query.axes}
         asked = {at: query.axes[at] for table in query.tables for at in table}

@@ -101,10 +101,9 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: Any) -> Any:
-    """Decode a frame (made by :func:`encode`) to a struct of class ``kind``, or of one of a union of classes.
+    """Decode a frame to a struct of class ``kind``; arrays are read-only views of ``data``.
 
-    Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of
-    ``data`` and take no additional memory.
+    Raises :class:`WireError` for anything that :func:`encode` would not have written.
     """
     view = memoryview(data)
     head = _frame_head(view)
@@ -129,7 +128,6 @@ def decode(data: bytes | memoryview, kind: Any) -> Any:
 
 
 def _frame_head(view: memoryview) -> memoryview:
-    """Return the bytes of a frame's head."""
     if len(view) < 4:
         raise WireError("the frame is incomplete; send it again")
     (length,) = _LENGTH.unpack(view[:4])
@@ -203,12 +201,11 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The head of a question: the run, the query without its arrays, the price, and the run's agreement.
 
-    - ``version`` is that of the wire format, and ``run`` the run's name.
     - ``step`` numbers the questions of a run; the same query under another number is another question, charged again.
-    - ``verb`` says what is done with the sites' answers (such as ``sum``), and ``kind`` names the query's class.
+    - ``verb`` says what is done with the sites' answers, and ``kind`` names the query's class.
     - ``query`` holds the query's encoded fields; it is empty in a head from :func:`read_question`, which returns the
       query itself.
-    - ``release`` is the kind of the noise and its price, the privacy cost.
+    - ``release`` is the kind of the noise and its price.
     - ``agreement`` is the digest of the run's :class:`~fedsynth.federation.agreement.Agreement`, which has the terms.
     """
 
@@ -223,17 +220,14 @@ class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _HeadFrame(msgspec.Struct, frozen=True):
-    """The field that determines the query's class; it is read before the frame."""
-
     kind: str
 
 
 def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[QuestionHead, AnyQuery]:
-    """Decode the head and the query of a question from its frame, the bytes made by :func:`encode`.
+    """Decode the head and the query of a question from its frame.
 
-    ``others`` are the kinds of queries that are known beyond the built-in ones, with their classes (default: none;
-    ``None``: all installed). Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for
-    unknown kinds.
+    ``others`` are the kinds of queries that are known beyond the built-in ones (default: none; ``None``: all
+    installed). Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for unknown kinds.
     """
     try:
         kind = msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame).kind
@@ -270,12 +264,11 @@ Agreed = Callable[[QuestionHead], Agreement]
 class Request:
     """One message of a question to one or more sites, as the server makes it and a site reads it.
 
-    ``frame`` holds the encoded question, of which ``head`` and ``query`` are the content, and ``agreement`` is what the
-    run is agreed to be, which the question names. Under a trust model with several turns (rounds of messages), the
-    question is sent in each ``turn``, numbered from 0, with another ``event``, the trust model's own message
-    (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes, attached to the message of the
-    turn in which a site reads its rows. ``signature`` is for compute servers (:func:`sign_request`), and ``None`` for
-    all other messages.
+    ``frame`` holds the encoded question, of which ``head`` and ``query`` are the content, and ``agreement`` is the one
+    that it names. Under a trust model with several turns, the question is sent in each ``turn``, numbered from 0, with
+    another ``event`` (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes, attached to
+    the message of the turn in which a site reads its rows. ``signature`` is for compute servers (:func:`sign_request`),
+    and ``None`` for all other messages.
     """
 
     head: QuestionHead
@@ -327,11 +320,10 @@ class Request:
 
     @classmethod
     def read(cls, body: bytes | memoryview, agreed: Agreed, others: Kinds | None = NO_OTHERS) -> Request:
-        """Return the message of a body; ``others`` is as in :func:`read_question`.
+        """Return the message of a body; ``others`` is as in :func:`read_question`, whose errors it raises.
 
         ``agreed`` returns the agreement that the question names, or raises an error if the reader does not know it.
-        Signature and weights are not part of the body and are left empty. Raises :class:`WireError` for invalid bytes,
-        :class:`~fedsynth.errors.Unsupported` for unknown kinds of queries.
+        Signature and weights are not part of the body and are left empty.
         """
         frame, turn, event = parts_of(body)
         head, query = read_question(frame, others)
@@ -350,11 +342,9 @@ def agreed_in(known: Mapping[str, Agreement]) -> Agreed:
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
-    """Split a message's body into the question's frame (its bytes), the turn and the event's frame, as views.
+    """Split a message (:attr:`Request.body`) into the question's frame, the turn and the event's frame, as views.
 
-    The body is :attr:`Request.body`. A question is sent in each turn (round of messages, numbered from 0) of the trust
-    model's protocol, with another event; the event's frame is empty in turn 0. Raises :class:`WireError` for a
-    truncated body.
+    The event's frame is empty in turn 0. Raises :class:`WireError` for a truncated body.
     """
     view = memoryview(body)
     if len(view) < 16:
@@ -375,8 +365,8 @@ class AuditPosition:
     """A row of a site's audit log, signed by the site: the last one that a server has seen in the site's replies.
 
     The server hands it back with each request, and the site compares it with its own log, to notice that its log was
-    restored from an old backup. ``row`` is the row's number, 0 for none; ``chain`` (32 bytes) is the head of the log's
-    hash chain at that row, and ``signature`` (64 bytes) the site's, of its name, the number and the head.
+    restored from an old backup. ``row`` is the row's number, 0 for none; ``chain`` is the head of the log's hash chain
+    at that row, and ``signature`` the site's, of its name, the number and the head.
     """
 
     row: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -385,10 +375,7 @@ class AuditPosition:
 
     @classmethod
     def signed(cls, seed: bytes, site: str, row: int, chain: bytes) -> AuditPosition:
-        """Return the position ``row``, ``chain`` of ``site``, signed with its identity key, whose seed is ``seed``.
-
-        Row 0 stands for none and is not signed.
-        """
+        """Return the position, signed with the ``seed`` of the identity key of ``site``; row 0, none, is not signed."""
 
         return cls(row, chain, keys.sign(seed, *cls(row, chain)._parts(site))) if row else cls()
 
@@ -407,10 +394,7 @@ class AuditPosition:
 
     @classmethod
     def parse(cls, text: str) -> AuditPosition:
-        """Return the position that ``text`` spells; its signature is not verified.
-
-        Raises :class:`InvalidParameter` for any other text.
-        """
+        """Return the position that ``text`` spells, unverified; raises :class:`InvalidParameter` for any other text."""
         row, *parts = text.strip().split(":")
         try:
             chain, signature = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in parts)
@@ -429,12 +413,11 @@ class AuditPosition:
 class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """What the coordinator signs of a request, apart from the bytes that follow: about 230 bytes.
 
-    ``to`` is the name of the site that is asked, ``fedsynth`` the server's version, and ``attempt`` (8 random bytes)
-    tells a request from the same message sent before. ``run``, ``step`` and ``turn`` are the message's, for carriers,
-    which do not decode it. ``message`` is the digest of the message (:attr:`Request.digest`) and ``size`` its number of
-    bytes. After the message comes the run's agreement, if the site may not have it, and then a network's weights;
-    ``attached`` is the digest of both (:func:`_beside`).
-    ``seen`` is the last row of the site's audit log that the server has seen.
+    ``to`` is the name of the site that is asked, ``fedsynth`` the server's version, and ``attempt`` tells a request
+    from the same message sent before. ``run``, ``step`` and ``turn`` are the message's, for carriers, which do not
+    decode it. ``message`` is the digest of the message (:attr:`Request.digest`) and ``size`` its number of bytes. After
+    the message comes the run's agreement, if the site may not have it, and then a network's weights; ``attached`` is
+    the digest of both (:func:`_beside`). ``seen`` is the last row of the site's audit log that the server has seen.
     """
 
     to: Annotated[str, msgspec.Meta(max_length=64)]
@@ -475,10 +458,8 @@ def write_head(
 ) -> bytes:
     """Return the signed head of a request; the message and what is attached to it follow.
 
-    ``to`` is the site that is asked, ``agreement`` the run's agreement as bytes, empty if the site has it, ``seen`` the
-    last row of its audit log that the server knows, and ``attempt`` (8 bytes) a number that no other sending of the
-    message has. The message is hashed once for all sites and attempts. Raises :class:`InvalidParameter` for an
-    agreement of more than 64 KiB.
+    The parameters are those of :class:`RequestHead`; ``agreement`` is empty if the site has it. The message is hashed
+    once for all sites and attempts. Raises :class:`InvalidParameter` for an agreement of more than 64 KiB.
     """
     if len(agreement) > LARGEST_AGREEMENT:
         raise InvalidParameter(
@@ -536,9 +517,7 @@ _REPLY = struct.Struct(f"<{DIGEST}s{DIGEST}s{SIGNATURE}s")
 
 
 class StoredAnswer(NamedTuple):
-    """A site's answer to a message: the content, or the ``code`` of why there is none.
-
-    Its account stores the answer behind the digest of the message, and sends it in a reply of its own each time.
+    """A site's answer to a message, as its account stores it: the content, or the ``code`` of why there is none.
 
     ``seen`` is the row of the site's audit log in which the message was charged or refused. ``content`` is the encoded
     answer, or with ``sealed`` a box, an answer encrypted for the coordinator by :func:`~fedsynth.keys.seal`.
@@ -589,11 +568,10 @@ UNKNOWN = ReplyHead(NO_MESSAGE, NO_MESSAGE)
 class Reply:
     """A site's decoded reply, held by the server: an ``answer``, or the code of the reason why there is none.
 
-    Answers are those of :mod:`~fedsynth.federation.events`. ``site`` is the site's name, and ``digest`` (hex) that of
-    the message that it answers. ``code`` is ``answered``, ``refused``, ``spent``, ``failed`` or, if a transport got no
-    reply at all, ``lost``; ``lost`` then says why. ``seen`` is the last row of the site's audit log, and ``sealed``
-    says whether the answer came encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as
-    no answer and is not recorded. ``data`` are the reply's bytes.
+    ``digest`` (hex) is that of the message that it answers. If a transport got no reply at all, ``code`` is ``lost``,
+    and ``lost`` says why. ``seen`` is the last row of the site's audit log, and ``sealed`` says whether the answer came
+    encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as no answer and is not recorded.
+    ``data`` are the reply's bytes.
     """
 
     site: str
@@ -662,11 +640,10 @@ def read_reply(
 ) -> Reply:
     """Decode the reply of ``site`` to ``request``; raise :class:`ForeignReply` for bytes that are no such reply.
 
-    ``identity`` is the site's public identity key (:func:`open_reply`), with which the reply must be signed.
-    ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Keys.unseal <fedsynth.keys.Keys.unseal>`); its
-    errors are passed on. ``sent`` is the digest (hex) of the request's signed head; without it, the reply may be to any
-    request of the same message, for records. Raises :class:`WireError` for an answer that the site signed but that is
-    invalid.
+    ``identity`` is as in :func:`open_reply`. ``unseal(box, site, digest)`` opens a confidential answer
+    (:meth:`Keys.unseal <fedsynth.keys.Keys.unseal>`); its errors are passed on. ``sent`` is the digest (hex) of the
+    request's signed head; without it, the reply may be to any request of the same message, for records. Raises
+    :class:`WireError` for an answer that the site signed but that is invalid.
     """
     asked, body = open_reply(data, site, identity)
     if asked.message == NO_MESSAGE:

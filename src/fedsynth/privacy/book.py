@@ -9,8 +9,8 @@ bytes, one source of its noise.
 Rule 1: a question is charged once, in the transaction that also stores its salt, its terms and its audit row. This is
     durable before anything is computed (``synchronous = EXTRA``).
 Rule 2: a second transaction stores the reply, unless there is one already; only stored answers leave the site (except
-    large ones in a simulation). A crash between the two transactions leaves a charged question without a reply. The
-    reply is then computed again from the same salt, under the same terms and on the same rows, or not at all.
+    large ones in a simulation). After a crash between the two transactions, the reply is computed again from the same
+    salt, under the same terms and on the same rows, or not at all.
 Rule 3: limits are the site's own; nothing that a server sends can raise them.
 Rule 4: the totals are the costs to one person of the book's unit, under its neighbour relation: the largest that
     the site's policy demanded of any charge (:class:`~fedsynth.privacy.cost.ProtectedChange`). A larger one re-prices
@@ -81,25 +81,24 @@ _log = logging.getLogger(__name__)
 
 
 def now() -> datetime:
-    """Return the current time, with a time zone; the default clock of a :class:`Book`."""
+    """Return the current time; the default clock of a :class:`Book`."""
     return datetime.now(UTC)
 
 
 class Book:
     """A durable record of questions, safe under concurrent requests from threads and processes.
 
-    It charges every question once and stores its answer, its salt and, for a protocol of several messages such as a
-    secure sum, its session: what must be remembered of earlier messages. Methods name a question by its ``key``
-    (:class:`~fedsynth.privacy.book_file.Charge`), and the messages of its protocol by ``turn``, from 0.
+    Methods name a question by its ``key`` (:class:`~fedsynth.privacy.book_file.Charge`), and the messages of a protocol
+    that takes several, such as a secure sum, by ``turn``, from 0. What must be remembered of earlier messages is the
+    question's session.
 
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
-    returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
-    operating system. ``clock()`` returns the time, with a time zone; if it jumps by more than a day, or goes back, the
-    log has a warning. In each hour of the clock, the first :data:`FREE_AN_HOUR` messages that are not answered get an
-    audit row each, and those after them share one; so do the repetitions of a message. As many questions without cost
-    (about public facts, and openings of secure sums) are answered; those after them are refused, and one that is opened
-    again in the hour is not counted again. In memory, where they fill no disk, their number has no bound, and of a
-    reply of more than :data:`LARGEST_KEPT` bytes nothing is kept: the same question gives the same bytes again.
+    returns the salt of the question with this key in a seeded simulation; otherwise salts come from the operating
+    system. ``clock()`` returns the time, with a time zone; if it jumps by more than a day, or goes back, the log has a
+    warning. In each hour of the clock, the first :data:`FREE_AN_HOUR` messages that are not answered get an audit row
+    each, and those after them share one; so do the repetitions of a message. As many questions without cost (about
+    public facts, and openings of secure sums) are answered; those after them are refused. In memory, where they fill no
+    disk, their number has no bound, and replies of more than :data:`LARGEST_KEPT` bytes are not kept.
 
     A method that finds damage raises :class:`FedsynthError`; only :meth:`verify` returns the fault.
     """
@@ -128,12 +127,10 @@ class Book:
         uncharged; opening another one deletes the oldest completely. Set ``resume`` for the later messages of a
         session: if it was deleted, the call is refused, and no new one is begun with another salt.
 
-        Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for other terms or rows than those stored;
-        for a run that is closed, began under another agreement, or when the book counted for smaller units; for a
-        charge or a total without a bound for the book's unit (noise on random samples of rows); for a plan of a smaller
-        unit, with costs in another measure than the run's, or without an unused question that covers this cost; for a
-        session to be resumed that does not exist; for too many questions without cost in one hour; and if the book
-        would store more than the run, or all open runs together, may make it store. Nothing is charged in these cases.
+        Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for a closed run, for other terms, rows or
+        another agreement than those stored, for what has no bound for the book's unit, for a plan without an unused
+        question that covers this cost, and if too much would be stored or is asked without cost. Nothing is charged in
+        these cases.
         """
         with self._file.transaction() as records:
             run = records.run(charge.run)
@@ -214,9 +211,8 @@ class Book:
 
         Only the returned bytes may leave. Set ``again`` if the same reply can be made from the question's salt, its
         terms and the run's rows whenever the message comes: then only a hash is stored of one larger than
-        :data:`LARGEST_KEPT`, and no other reply can take its place. Raises :class:`Refused` if the question was never
-        begun, its session was deleted, or its run is closed, and :class:`FedsynthError` for a reply that differs from
-        the first one.
+        :data:`LARGEST_KEPT`, and no other reply can take its place. Raises :class:`Refused` if the session or the run
+        is closed, and :class:`FedsynthError` for a reply that differs from the first one.
         """
         if len(reply) > LARGEST_KEPT and not self._file.durable:
             return reply
@@ -241,7 +237,7 @@ class Book:
 
         It is durable on return, so that a site that starts a new process for every message never contradicts itself. An
         empty ``key`` is no question's: such a value, as the site's secret, stays as long as the book. Raises
-        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
+        :class:`Refused` if the session or the run is closed.
         """
         return self._keep(key, f"session {part}", value)
 
@@ -252,10 +248,7 @@ class Book:
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
-        """Return the keyed digest (hex) of the rows that a ``run`` is bound to read, as :meth:`pin` stored it.
-
-        It is "" if the run is not bound to any rows yet, and ``None`` if it has asked nothing.
-        """
+        """Return the digest that :meth:`pin` stored for a ``run``: "" if none yet, ``None`` if the run is unknown."""
         with self._file.open() as records:
             found = records.run(run)
         return None if found is None else found.rows
@@ -269,8 +262,8 @@ class Book:
         """Bind a run to its rows, unless it is bound to some already; return the digest of the rows it is bound to.
 
         ``rows`` is the keyed digest (hex) of the rows. If the result differs from it, the rows have changed since the
-        run began, and :meth:`begin` refuses to charge the run for them. Raises :class:`Refused` for a run that is
-        unknown or closed.
+        run began, and :meth:`begin` refuses to charge the run for them. Raises :class:`Refused` for a run that is not
+        open.
         """
         with self._file.transaction() as records:
             found = self._open_run(records, run)
@@ -282,7 +275,7 @@ class Book:
     def run_salt(self, run: str) -> bytes:
         """Return the random salt (32 bytes) of a run, for keys that all its questions share; the first call draws it.
 
-        Raises :class:`Refused` for a run that is unknown or closed.
+        Raises :class:`Refused` for a run that is not open.
         """
         key = _run(run)
         with self._file.transaction() as records:
@@ -300,8 +293,7 @@ class Book:
 
         ``outcome`` is what happened, such as "refused", and ``request`` the message's digest (hex). ``facts`` (run,
         step, kind, reason, ...) are only for whoever is responsible for the book; long texts are truncated. Messages
-        beyond the hour's bound, and all repetitions, share one row, with their number and a hash of them, which is
-        written before the first entry of a later hour.
+        that share a row are counted there, with a hash of them; it is written before the first entry of a later hour.
         """
         facts = {"request": request, **facts} if request else facts
         shortened = {name: short(value) for name, value in facts.items()}
@@ -355,10 +347,7 @@ class Book:
             return chain.findings(0, str(error))
 
     def export(self) -> Iterator[str]:
-        """Yield the audit rows as JSON texts, oldest first, without line ends.
-
-        A file of them, one per line, is verified by :func:`~fedsynth.privacy.book_file.verify_export`.
-        """
+        """Yield the audit rows as JSON texts, oldest first (see :func:`~fedsynth.privacy.book_file.verify_export`)."""
         last = 0
         while True:
             with self._file.open() as records:
@@ -373,10 +362,7 @@ class Book:
     # What was spent
 
     def spent(self, run: str | None = None) -> Cost:
-        """Return the cost to one person of everything charged here, or of one ``run`` alone (zero if it is unknown).
-
-        The person is one of :attr:`change`, or for a run one of :meth:`change_of`.
-        """
+        """Return the cost to one person of everything charged here, or of one ``run`` (:meth:`change_of`)."""
         with self._file.open() as records:
             if run is None:
                 return records.head().total
@@ -391,7 +377,7 @@ class Book:
 
     @property
     def change(self) -> ProtectedChange:
-        """Whom the total is for: the unit and neighbour relation of the book, without any charge one row."""
+        """Whom the total is for: the unit and neighbour relation of the book; before any charge one row."""
         with self._file.open() as records:
             return records.head().change
 
@@ -404,7 +390,7 @@ class Book:
     def spent_under(self, least: ProtectedChange) -> Cost:
         """Return what :meth:`spent` becomes with the next charge, if the site's policy demands ``least``.
 
-        Raises :class:`Refused` if the book has charges without a bound for it; each charge is then refused as well.
+        Raises :class:`Refused` if the book has charges without a bound for it.
         """
         with self._file.open() as records:
             return _repriced(records.head(), least).total
@@ -436,7 +422,7 @@ class Book:
     # Runs
 
     def open_runs(self) -> list[tuple[str, float]]:
-        """Return the names of the runs that are not closed, and for how many days each was idle; the longest first.
+        """Return the runs that are not closed, and for how many days each was idle; the longest first.
 
         A run is used when a question is charged or its session opened, and when a stored reply is sent again. Days
         count as for :meth:`expire`.
@@ -538,7 +524,6 @@ class Book:
     # Inside a transaction
 
     def _open_run(self, records: Records, run: str) -> RunRecord:
-        """Return an open run; raises :class:`Refused` for one that is unknown or closed."""
         found = records.run(run)
         if found is None or found.closed:
             raise Refused(f"run {run} is not open here; start another run")
@@ -547,7 +532,6 @@ class Book:
     def _lost(
         self, records: Records, began: Mapping[str, Budget], sampled: bool
     ) -> tuple[list[RunRecord], LostCharges]:
-        """Return the runs that a restored backup may lack charges of, and these charges."""
         head = records.head()
         runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == head.change]
         for name, most in began.items():
@@ -600,10 +584,7 @@ class Book:
         number: int | None = None,
         change: ProtectedChange | None = None,
     ) -> tuple[int, bytes]:
-        """Append an audit row, with ``number`` or the next number; return its number and chain value.
-
-        With a ``change``, the row re-prices the total for it.
-        """
+        """Append an audit row, which with a ``change`` re-prices the total; return its number and chain value."""
         moment = self._clock()
         self._close_hour(records, moment)
         head = records.head()
@@ -615,9 +596,9 @@ class Book:
         return number, chain
 
     def _listed(self, records: Records, kind: str, key: str) -> int | None:
-        """Return the number of this hour's audit row about a message without cost, of the ``kind`` and ``key``.
+        """Return the number of this hour's audit row about a message without cost.
 
-        It is 0 if there is none yet, and ``None`` if ``free_an_hour`` other messages of the kind have one.
+        It is 0 if there is none yet, and ``None`` if ``free_an_hour`` other messages of the ``kind`` have one.
         """
         moment = self._clock()
         self._close_hour(records, moment)
@@ -642,7 +623,6 @@ class Book:
             self._append(records, "rejected", {"hour": start, "count": over.number, "digest": over.digest.hex()})
 
     def _count_replay(self, key: str) -> None:
-        """Count a reply that is sent again, which is a use of its run."""
         with self._file.transaction() as records:
             question = records.question(key)
             run = None if question is None else records.run(question.run)
@@ -651,7 +631,6 @@ class Book:
                 records.put(run._replace(used=max(run.used, self._age(records))))
 
     def _refuse_storage(self, records: Records, charge: Charge, stored: int) -> None:
-        """Raise :class:`Refused` if a question would make the account store more than its run, or all runs, may."""
         if stored > charge.most_stored:
             raise Refused(
                 f"with this question, run {charge.run} may make the site store {stored} bytes, and largest_stored in "
@@ -728,7 +707,6 @@ def _hour(moment: datetime) -> int:
 
 
 def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
-    """Raise :class:`Refused` for a charge to a closed run, or over other rows than those that the run reads."""
     if run.closed:
         raise Refused(f"run {charge.run} is closed at this site; start another run")
     if charge.rows and run.rows and charge.rows != run.rows:
@@ -736,9 +714,9 @@ def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
 
 
 def _refuse_other_measure(run: RunRecord, charge: Charge) -> None:
-    """Raise :class:`Refused` for a plan whose prices are in another measure than the run's.
+    """Refuse a plan whose prices are in another measure than the run's, since slots are counted by their prices.
 
-    Slots of one run are counted by their prices. For sampled releases these refer to one order, that of the limit.
+    For sampled releases these refer to one order, that of the limit.
     """
     limit, plan = run.limit, charge.per_run
     if charge.slots is None or (limit.measure == plan.measure and not (run.spent.curve and limit.order != plan.order)):
@@ -753,10 +731,7 @@ def _refuse_other_measure(run: RunRecord, charge: Charge) -> None:
 
 
 def _repriced(head: AuditHead, least: ProtectedChange) -> AuditHead:
-    """Return the end of an audit with its total for the account's unit and relation and for ``least`` as well.
-
-    Raises :class:`Refused` if the total has no bound for them.
-    """
+    """Return the end of an audit with its total for the book's unit and relation and for ``least`` as well."""
     change = head.change.covering(least)
     try:
         return head.repriced(change)
@@ -768,10 +743,7 @@ def _repriced(head: AuditHead, least: ProtectedChange) -> AuditHead:
 
 
 def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
-    """Return the cost of a charge to the persons for whom the account counts, ``change``.
-
-    Raises :class:`Refused` if the charge follows a plan for a smaller unit, or has no bound for these persons.
-    """
+    """Return the cost of a charge to the persons for whom the book counts, ``change``."""
     steps = charge.change.steps_to(change)
     if steps > 1 and charge.slots is not None:
         raise Refused(
@@ -788,10 +760,7 @@ def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
 
 
 def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> None:
-    """Raise :class:`BudgetExceeded` if a charge's ``cost``, on top of what is spent, is beyond one of its limits.
-
-    ``total`` is spent in all, ``in_run`` in the charge's run.
-    """
+    """Refuse a charge whose ``cost``, on top of what is spent (``total``; ``in_run``), is beyond one of its limits."""
     if cost == Cost():
         return  # public facts cost nothing, and are answered even if the budget is used up
     limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]

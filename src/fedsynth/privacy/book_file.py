@@ -81,8 +81,7 @@ class Charge:
     * ``key``: identifies the question, one request of a run, charged once however often its messages are repeated: at a
       site the hash (hex) of the question and of the public key of the server that asks.
     * ``run``, ``step`` (its number there), ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"),
-      ``release`` (the noise and its privacy cost, as JSON), ``trust`` (name of the trust model), ``method`` (as the
-      run's agreement names it): written to the audit.
+      ``release`` (as JSON), ``trust`` (its name), ``method`` (as the run's agreement names it): written to the audit.
     * ``agreement``: the run's :class:`~fedsynth.federation.agreement.Agreement` as bytes. It is kept with the run,
       which is charged under no other; the audit has its digest.
     * ``terms``: everything on which the answer depends besides the query and the rows.
@@ -95,13 +94,11 @@ class Charge:
       if there is one); and then the site's own of a run. All are checked, because limits with different orders
       (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
     * ``slots``: the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and class
-      of release): pairs of a privacy cost, in the measure of ``per_run`` and to the persons of ``change``, and the
-      number of questions that may cost up to that much; ``None`` if no plan is needed. A charge uses up the cheapest
-      of the remaining slots that cover its cost.
+      of release): pairs of a cost, in the measure of ``per_run`` and to the persons of ``change``, and the number of
+      questions that may cost up to that much; ``None`` if no plan is needed. A charge uses up the cheapest of the
+      remaining slots that cover its cost.
     * ``stored``: the most bytes that the book will store for the question, from public facts alone; ``most_stored``:
       how many it may store for the run's questions.
-
-    Raises :class:`InvalidParameter` for a negative or undefined cost.
     """
 
     key: str
@@ -127,7 +124,6 @@ class Charge:
     most_stored: float = math.inf
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for negative or undefined costs."""
         if not (self.cost.epsilon >= 0 and self.cost.rho >= 0):
             raise InvalidParameter(f"a question cannot cost {self.cost}; costs must be zero or more")
 
@@ -141,7 +137,7 @@ class Charge:
 
     @property
     def price(self) -> float:
-        """The question's cost in the measure of ``slots``: epsilon if ``per_run`` is pure, else rho at its order."""
+        """The question's cost in the measure of ``slots``."""
         return self.per_run.price(self.cost)
 
 
@@ -149,9 +145,8 @@ class Charge:
 class Opened:
     """A question's entry in a book, which may now be answered (:meth:`~fedsynth.privacy.book.Book.begin`).
 
-    ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
-    the hash of its audit row. ``charged`` is false while a secure sum, which takes several messages, has not come to
-    the one that makes the site read its rows.
+    ``row`` and ``chain`` (32 bytes) are the number and the hash of its audit row. ``charged`` is false while a secure
+    sum has not come to the message that makes the site read its rows.
     """
 
     salt: bytes
@@ -161,7 +156,7 @@ class Opened:
 
 
 class LostRun(NamedTuple):
-    """A run whose last charges a restored backup may lack: its name, its limit, its cost so far, and the rest of it.
+    """A run whose last charges a restored backup may lack.
 
     ``limit`` is the most that the run may cost one person, ``spent`` what the backup knows of, and ``rest`` what
     :meth:`Book.restored <fedsynth.privacy.book.Book.restored>` charges.
@@ -175,10 +170,7 @@ class LostRun(NamedTuple):
 
 @dataclass(frozen=True)
 class LostCharges:
-    """What is charged for all that a restored backup lacks: for each run, the rest of its limit (:class:`LostRun`).
-
-    ``before`` is the total as the backup knows it, ``after`` the total once the rest of every run is charged.
-    """
+    """What is charged for all that a restored backup lacks; ``before`` is the total as the backup knows it."""
 
     runs: tuple[LostRun, ...]
     before: Cost
@@ -200,10 +192,9 @@ START = bytes(32)
 class AuditResult:
     """The result of verifying a book, or an export of its audit: how far the audit goes, and the first fault.
 
-    ``rows`` is the number of the last verified audit row, and ``head`` its chain value (hex), the hash to which all
-    rows up to there contribute. ``wrong`` describes the first fault, or is empty; ``broken`` is the audit row that it
-    concerns, 0 if it concerns no single row. ``noted_at`` is the row whose chain value was noted outside the book
-    and given to be found again, 0 if there is no such row.
+    ``rows`` is the number of the last verified audit row, and ``head`` its chain value (hex). ``wrong`` describes the
+    first fault, or is empty; ``broken`` is the audit row that it concerns, 0 if it concerns no single row. ``noted_at``
+    is the row whose chain value was noted outside the book and given to be found again, 0 if there is no such row.
     """
 
     rows: int
@@ -226,9 +217,8 @@ class AuditRow(msgspec.Struct, frozen=True):
     * ``total``: all costs charged up to this row; ``exact``: the number of releases without noise up to it.
     * ``unit``, ``neighbours``: whom the costs are for (:class:`~fedsynth.privacy.cost.ProtectedChange`). Only a row
       "re-priced" changes them, and multiplies the total accordingly.
-    * ``previous``: chain value (hex), that is the SHA-256 hash, of the row before.
-    * ``key``, ``run``, ``cost``: the question, its run and its cost; no cost if nothing was charged.
-    * ``run_total``: all costs of the run up to this row, if something was charged.
+    * ``previous``: chain value (hex) of the row before.
+    * ``cost``: ``None`` if nothing was charged; ``run_total``: all costs of the run up to this row, otherwise.
     * ``seen``: in a row about a restored backup, the last row that a server had seen before; otherwise 0.
     """
 
@@ -255,12 +245,7 @@ read_row = msgspec.json.Decoder(AuditRow).decode
 
 
 class AuditHead(NamedTuple):
-    """The end of an audit: its last row's number and chain value, and the totals up to there.
-
-    ``row`` is 0, and ``chain`` is 32 zero bytes, before the first row. ``chain`` is the SHA-256 hash of the row, which
-    contains that of the row before. ``total`` is the cost of everything charged, for the persons that ``change`` names,
-    and ``exact`` the number of releases without noise.
-    """
+    """The end of an audit: its last row's number and chain value (0 and zero bytes before any), and the totals."""
 
     row: int = 0
     chain: bytes = START
@@ -275,8 +260,7 @@ class AuditHead(NamedTuple):
     def repriced(self, change: ProtectedChange) -> AuditHead:
         """Return the end with the total for another ``change``, of which the present one is a part.
 
-        Raises :class:`~fedsynth.errors.Unsupported` if the total has no bound for it (:meth:`Cost.grouped
-        <fedsynth.privacy.cost.Cost.grouped>`).
+        Raises :class:`~fedsynth.errors.Unsupported` if the total has no bound for it.
         """
         return self._replace(total=self.total.grouped(self.change.steps_to(change)), change=change)
 
@@ -285,9 +269,8 @@ class AuditHead(NamedTuple):
     ) -> tuple[bytes, bytes]:
         """Return the content (JSON) of the row that follows, and its chain value (32 bytes).
 
-        ``number`` is the row's number, ``moment`` its time, and ``outcome`` and ``facts`` say what happened; ``cost``
-        is what it charges, ``None`` for nothing. ``nonce`` must be random: chain values leave the site, and without a
-        nonce anyone could use them to test guesses about a row's content.
+        ``cost`` is what it charges, ``None`` for nothing. ``nonce`` must be random: chain values leave the site, and
+        without a nonce anyone could use them to test guesses about a row's content.
         """
         total, exact = self.plus(cost)
         opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
@@ -301,10 +284,10 @@ class AuditHead(NamedTuple):
 class ChainCheck:
     """Verification of audit rows from the first one on: the hash chain, the running totals, and the charges.
 
-    ``noted`` is a chain value (hex) that was noted outside the book and is to be found again, or empty. The other
-    attributes are the state after the rows so far: ``head`` is the last row, ``noted_at`` the row with the noted chain
-    value (0: not met), ``runs`` the cost of each run, ``charged`` the row that charged each question (by its key), and
-    ``restores`` the rows about restored backups, with the last row that a server had seen before each.
+    ``noted`` is a chain value (hex) that is to be found again, or empty. The other attributes are the state after the
+    rows so far: ``noted_at`` the row with that value (0: not met), ``runs`` the cost of each run, ``charged`` the row
+    that charged each question (by its key), and ``restores`` the rows about restored backups, with the last row that a
+    server had seen before each.
     """
 
     noted: str
@@ -315,11 +298,7 @@ class ChainCheck:
     restores: dict[int, int] = field(default_factory=dict)
 
     def follow(self, content: object) -> str:
-        """Verify the next audit row and add it; return the fault that breaks the chain, or an empty text.
-
-        ``content`` is the row as stored (bytes); anything else is a fault. A faulty row is not added. The fault is a
-        clause that follows "row n".
-        """
+        """Verify the next audit row, and add it unless faulty; return the fault (a clause after "row n") or ""."""
         try:
             row = read_row(content if isinstance(content, bytes) else b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -354,18 +333,14 @@ class ChainCheck:
         return ""
 
     def findings(self, broken: int = 0, wrong: str = "") -> AuditResult:
-        """Return the result so far, with a fault if ``wrong`` describes one (a clause); ``broken`` is its audit row.
-
-        A fault that concerns no single row has the row number 0.
-        """
+        """Return the result so far, with a fault if ``wrong`` describes one; ``broken`` is its audit row, or 0."""
         return AuditResult(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
 
 
 def verify_export(path: Path, noted: str = "") -> AuditResult:
     """Verify audit rows exported to a file, one JSON object per line, and return the result up to the first fault.
 
-    ``noted`` is a chain value (hex) that was noted elsewhere, as in :meth:`~fedsynth.privacy.book.Book.verify`.
-    Raises ``OSError`` for a file that cannot be read.
+    ``noted`` is as in :meth:`~fedsynth.privacy.book.Book.verify`. Raises ``OSError`` for a file that cannot be read.
     """
     chain = ChainCheck(noted)
     with path.open("rb") as file:
@@ -377,10 +352,7 @@ def verify_export(path: Path, noted: str = "") -> AuditResult:
 
 
 def short(value: object) -> int | str:
-    """Return a fact about a message (``value``) as an audit row stores it: a 64-bit integer as it is, else text.
-
-    Text is cut after 200 characters. Control characters are escaped later, when the row is written as JSON.
-    """
+    """Return a fact about a message as an audit row stores it: a 64-bit integer as it is, else up to 200 characters."""
     if type(value) is int and abs(value) < 2**63:
         return value
     text = str(value)
@@ -393,9 +365,9 @@ def short(value: object) -> int | str:
 
 
 class RunRecord(NamedTuple):
-    """The book's record of a run: its name, its spending, its limit, the rows that it reads, and its last use.
+    """The book's record of a run.
 
-    * ``run``: its name; ``closed``: 1 if it may ask nothing more, otherwise 0.
+    * ``closed``: 1 if it may ask nothing more, otherwise 0.
     * ``rows``: keyed digest (hex) of the rows that it reads; empty if not yet known.
     * ``spent``: its cost to one person so far; ``limit``: the most that it may cost one person.
     * ``used``: the book's age (:class:`ClockRecord`, in seconds) at its last use.
@@ -418,11 +390,11 @@ class RunRecord(NamedTuple):
         That is the rest of the limit (:meth:`Budget.rest <fedsynth.privacy.cost.Budget.rest>`), unless the lost charges
         may be for releases on random samples of rows (``sampled``). The limit bounds the Renyi divergence of those at
         one order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) alone, by D = order * (the rho that is
-        left), and the result is a curve (bounds by order). Divergences grow with the order, so D is also a bound at
-        every lower order; nothing is known at higher orders. Curves have values at the orders
-        :data:`~fedsynth.privacy.cost.ORDERS` only, between which they are interpolated: a site whose own limit has an
-        order above the last of these that is not above the run's is charged more than that limit. A limit with an order
-        above all of them admits no such releases.
+        left). Divergences grow with the order, so D is also a bound at every lower order; nothing is known at higher
+        orders, and the result is a curve. Curves have values at the orders :data:`~fedsynth.privacy.cost.ORDERS` only,
+        between which they are interpolated: a site whose own limit has an order above the last of these that is not
+        above the run's is charged more than that limit. A limit with an order above all of them admits no such
+        releases.
         """
         limit = self.limit
         if not limit.pure and math.isinf(self.spent.rho):
@@ -435,16 +407,13 @@ class RunRecord(NamedTuple):
 
 
 class QuestionRecord(NamedTuple):
-    """The book's record of a question (one request of a run) that is charged or has an open session.
+    """The book's record of a question that is charged or has an open session.
 
-    * ``key``: identifies the question (:class:`Charge`); ``run``: the name of its
-      run.
-    * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 if only its session, the state between its
-      messages, is open.
+    * ``key``, ``terms``: as in :class:`Charge`; ``row``: number of its audit row.
+    * ``paid``: 1 if it is charged, 0 if only its session is open.
     * ``salt``: random bytes for its noise, empty once the run is closed.
-    * ``terms``: everything else that the answer depends on, except the rows.
-    * ``slots``: its group (verb, kind and class of release) in an approved plan; ``price``: the largest privacy cost
-      that the plan allows the planned question (slot) that it uses up, 0 without a plan.
+    * ``slots``: its group (verb, kind and class of release) in an approved plan; ``price``: that of the slot that it
+      uses up, 0 without a plan.
     * ``replays``: how often its reply was sent again.
     """
 
@@ -460,14 +429,17 @@ class QuestionRecord(NamedTuple):
 
 
 class PartRecord(NamedTuple):
-    """The book's record of a reply, or of a value that a site stores between the messages of a question.
+    """The book's record of a reply, or of another value that is stored by name.
 
-    ``key`` is the question's. ``part`` is "turn" and the message's number for a reply, or "session" and a name for a
-    stored value; an empty ``key`` is for values of no question, such as the site's secret. The salt of a run is stored
-    in the same way, with "run" and its name as ``key`` and "salt" as ``part``; so are the numbers of the audit rows of
-    this hour's messages without cost, with "hour free" and "hour unanswered" as ``key`` and the digest of the question
-    or message as ``part``; and the last row that a server had seen before a restored backup, with "restores" as ``key``
-    and the number of the audit row about it as ``part``.
+    =================================  =======================  ======================================================
+    ``key``                            ``part``                 ``value``
+    =================================  =======================  ======================================================
+    a question's                       "turn" and a number      the reply to that message
+    a question's, or empty             "session" and a name     a value stored between messages, or the site's own
+    "run" and a run's name             "salt", "agreement"      the run's salt and agreement
+    "hour free", "hour unanswered"     digest of a message      number of this hour's audit row about it
+    "restores"                         number of an audit row   last row that a server had seen before that restoration
+    =================================  =======================  ======================================================
     """
 
     key: str
@@ -489,8 +461,8 @@ class RejectedRecord(NamedTuple):
 class ClockRecord(NamedTuple):
     """The book's own time: the last ``reading`` of the clock (seconds since 1970), and its ``age`` then, in seconds.
 
-    The age is what the book has seen pass, and grows by at most a day between two readings. Idle runs are closed by
-    it, so that a clock that is wrong for a while closes none.
+    The age grows by at most a day between two readings. Idle runs are closed by it, so that a clock that is wrong for a
+    while closes none.
     """
 
     reading: float
@@ -514,9 +486,9 @@ _READERS = {
 
 @dataclass(frozen=True)
 class Records:
-    """Reads and writes the records of a book (such as :class:`RunRecord`) over one database ``connection``.
+    """Reads and writes the records of a book over one database ``connection``; damage raises :class:`FedsynthError`.
 
-    ``path`` is the book's file, for messages. The methods raise :class:`FedsynthError` for damage.
+    ``path`` is the book's file, for messages.
     """
 
     connection: sqlite3.Connection
@@ -527,12 +499,7 @@ class Records:
         return self.connection.execute(command, values)
 
     def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
-        """Return the records of one class for which the SQL condition ``where`` holds, after verifying their hashes.
-
-        ``kind`` is the class (:class:`RunRecord`, :class:`QuestionRecord`, :class:`PartRecord`,
-        :class:`RejectedRecord` or :class:`ClockRecord`), and ``values`` stand for the condition's question marks.
-        Raises :class:`FedsynthError` for a wrong hash.
-        """
+        """Return the records of one class for which the SQL condition ``where`` holds, after verifying their hashes."""
         rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
         if any(_hash(row[:-1]) != row[-1] for row in rows):
             raise damaged(self.path, "a checksum is wrong")
@@ -564,10 +531,7 @@ class Records:
         self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *values, _hash(values))
 
     def forget(self, key: str) -> None:
-        """Delete the record of a question, its replies and the values stored between its messages.
-
-        ``key`` is the question's (or "run" and a run's name, to delete the run's salt).
-        """
+        """Delete a question's record, replies and session; for "run" and a name, what is stored of that run."""
         for table in ("parts", "questions"):
             self.execute(f"DELETE FROM {table} WHERE key = ?", key)
 
@@ -578,7 +542,7 @@ class Records:
             self.forget(key)
 
     def head(self) -> AuditHead:
-        """Return the last audit row's number and hash, and the totals up to it; all zero if there is no row."""
+        """Return the end of the audit; all zero if there is no row."""
         last = self.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
         if last is None:
             return AuditHead()
@@ -586,20 +550,14 @@ class Records:
         return AuditHead(row.row, last[1], row.total, row.exact, row.change)
 
     def chain(self, row: int) -> bytes:
-        """Return the chain value (hash, 32 bytes) of the audit row with the number ``row``.
-
-        Raises :class:`FedsynthError` if there is no such row, or it is damaged.
-        """
+        """Return the chain value of the audit row with the number ``row``."""
         found = self.execute("SELECT content, chain FROM audit WHERE row = ?", row).fetchone()
         if found is None or self.checked(*found).row != row:
             raise damaged(self.path, f"audit row {row} is missing")
         return bytes(found[1])
 
     def checked(self, content: object, chain: bytes) -> AuditRow:
-        """Return a stored audit row in decoded form, after verifying its hash.
-
-        Raises :class:`FedsynthError` if the SHA-256 hash of its ``content`` is not the ``chain`` value.
-        """
+        """Return a stored audit row in decoded form, after verifying its hash."""
         if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
             raise damaged(self.path, "the content of an audit row does not match its hash")
         return read_row(content)
@@ -607,9 +565,9 @@ class Records:
     def faults(self, chain: ChainCheck) -> tuple[int, str]:
         """Verify everything in the book, and return the first fault: the number of its audit row and a description.
 
-        The number is 0 for a fault of no single row. Returns (0, "") without faults. ``chain`` is a new
-        :class:`ChainCheck`, which follows the audit rows during the check. Raises
-        :class:`FedsynthError` for a wrong hash and for a file that is damaged as a database.
+        The number is 0 for a fault of no single row; (0, "") means no fault. ``chain`` is a new :class:`ChainCheck`,
+        which follows the audit rows. A wrong hash, and a file that is damaged as a database, raise
+        :class:`FedsynthError`.
         """
         sound = self.execute("PRAGMA integrity_check").fetchone()[0]
         for row, content, value in self.execute("SELECT row, content, chain FROM audit ORDER BY row"):
@@ -646,9 +604,8 @@ class Records:
 class BookFile:
     """The database of a book at ``path``, for several threads and processes.
 
-    ``":memory:"`` is a database that lives as long as the object. A missing file is created, accessible to its owner
-    only. Raises :class:`FedsynthError` for a file that is not a book of this version, or cannot be used, and
-    ``OSError`` if it cannot be created.
+    ``":memory:"`` is a database that lives as long as the object. Raises :class:`FedsynthError` for a file that is not
+    a book of this version, or cannot be used, and ``OSError`` if it cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -670,10 +627,9 @@ class BookFile:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Records]:
-        """A context manager (for a ``with`` block) that yields the book's :class:`Records`, outside a transaction.
+        """Yield the book's :class:`Records`, outside a transaction, for use within the ``with`` block.
 
-        Use them in the block only. Raises :class:`FedsynthError` for a damaged file, or one that is busy or not
-        writable at the moment.
+        Raises :class:`FedsynthError` for a damaged file, or one that is busy or not writable at the moment.
         """
         try:
             if self._memory is not None:
@@ -700,10 +656,9 @@ class BookFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Records]:
-        """A context manager (for a ``with`` block) that yields the book's :class:`Records` within one transaction.
+        """Yield the book's :class:`Records` within one transaction.
 
-        All changes become durable when the block ends; an exception in the block undoes all. Raises the errors of
-        :meth:`open`.
+        All changes become durable when the block ends; an exception in the block undoes all.
         """
         with self.open() as records:
             connection = records.connection
@@ -717,11 +672,7 @@ class BookFile:
                 raise
 
     def clear(self) -> None:
-        """Rewrite the file so that no copy of deleted content remains in it.
-
-        When SQLite splits or merges pages, it leaves copies of their content, which a later deletion does not
-        overwrite.
-        """
+        """Rewrite the file without the copies of deleted content that SQLite leaves when it splits or merges pages."""
         if self._memory is None:
             with self.open() as records:
                 records.execute("PRAGMA temp_store = MEMORY")
@@ -754,10 +705,7 @@ class BookFile:
 
 
 def damaged(path: str, fault: str) -> FedsynthError:
-    """Return the error for a damaged book, with the steps to repair it.
-
-    ``path`` is the book's file, and ``fault`` a clause that says what is wrong.
-    """
+    """Return the error for a damaged book, with the steps to repair it; ``fault`` is a clause."""
     return FedsynthError(
         f"the account {path} is damaged ({fault}); restore the last backup (at a site with `fedsynth restore "
         "--replace`, which keeps the damaged file aside, and then run `fedsynth account --restored`)"
@@ -765,7 +713,6 @@ def damaged(path: str, fault: str) -> FedsynthError:
 
 
 def _hash(values: tuple[Any, ...]) -> bytes:
-    """Return the hash of a table's row."""
     return hashlib.sha256(msgspec.msgpack.encode(values)).digest()
 
 

@@ -51,10 +51,9 @@ def to_json(value: Any) -> Any:
 
 
 class Norms(NamedTuple):
-    """How far one person can change the statistic to which noise is added, as L1 and L2 distances.
+    """How far one person can change the statistic to which noise is added (:func:`protect`), as L1 and L2 distances.
 
-    Both are in units of the statistic. ``rows`` is the largest number of the person's rows in it. :func:`protect`
-    computes them.
+    ``rows`` is the largest number of the person's rows in it.
     """
 
     l1: float
@@ -78,10 +77,7 @@ class Sensitivity:
     replace_l2: float | None = None
 
     def of(self, neighbours: Neighbours) -> Norms:
-        """Return how far one record can change the answer (L1 and L2) between neighbouring tables.
-
-        ``neighbours`` says whether the record is added or removed ("add-remove"), or replaced ("replace").
-        """
+        """Return how far one record can change the answer between neighbouring tables."""
         if neighbours == "add-remove":
             return Norms(self.l1, self.l2)
         l1 = 2 * self.l1 if self.replace_l1 is None else self.replace_l1
@@ -114,10 +110,7 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     neighbours: Neighbours = "add-remove"
 
     def covering(self, other: ProtectedChange) -> ProtectedChange:
-        """Return the smallest change of which both are a part: the larger unit, and replaced rows if either has them.
-
-        A replaced row counts as the larger change, since it is one removed and one added.
-        """
+        """Return the smallest change of which both are a part; a replaced row is one removed and one added."""
         unit = Unit(max(self.unit.rows, other.unit.rows), max(self.unit.sites, other.unit.sites))
         return ProtectedChange(unit, "replace" if "replace" in (self.neighbours, other.neighbours) else "add-remove")
 
@@ -154,7 +147,6 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return rows * sites * (1 if self.neighbours == other.neighbours else 2)
 
     def __str__(self) -> str:
-        """Return the change as a clause: the persons, and what happens to their rows."""
         rows = "1 row" if self.unit.rows == 1 else f"{self.unit.rows} rows"
         sites = "1 site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
         changed = "added or removed" if self.neighbours == "add-remove" else "replaced"
@@ -164,12 +156,10 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def protect(sensitivity: Sensitivity, change: ProtectedChange, *, pooled: bool) -> Norms:
     """Return how far one person can change the statistic to which noise is added, given how far one record can.
 
-    ``sensitivity`` is that of the query for one record; ``change`` bounds the number of a person's rows and sites, and
-    says whether rows are added or removed, or replaced. The rows of a person at one site change an answer by at most
-    ``unit.rows`` times as much as one row (triangle inequality). If answers are summed before noise is added
-    (``pooled``: a trusted server, secure sums), the sum may contain the person's rows at all ``unit.sites`` sites. If
-    each site adds its own noise, its answers are separate releases about the person, and :func:`times_charged` says how
-    often each of them is charged.
+    The rows of a person at one site change an answer by at most ``unit.rows`` times as much as one row (triangle
+    inequality). If answers are summed before noise is added (``pooled``: a trusted server, secure sums), the sum may
+    contain the person's rows at all ``unit.sites`` sites. If each site adds its own noise, its answers are separate
+    releases about the person, and :func:`times_charged` says how often each of them is charged.
     """
     factor = change.unit.rows * (change.unit.sites if pooled else 1)
     norms = sensitivity.of(change.neighbours)
@@ -179,17 +169,17 @@ def protect(sensitivity: Sensitivity, change: ProtectedChange, *, pooled: bool) 
 def times_charged(unit: Unit, *, pooled: bool) -> int:
     """Return how many times a release is charged at each site that takes part: 1 if ``pooled``, else ``unit.sites``.
 
-    ``pooled`` says whether noise is added to the sum over sites rather than by each site to its own answer; ``unit``
-    bounds the number of a person's sites. If releases are charged that often, the cost of all releases to any person is
-    at most the total charged at the most charged site. Proof: let a person be at s = ``unit.sites`` sites, of which j
-    take part in a release of cost c. If noise is pooled, it is sized for s sites, so the person pays at most c (j /
-    s)^2 of zCDP or of a curve (log A(a) of :mod:`~fedsynth.privacy.sampling` is convex in r, 0 at r = 0, and grows with
-    q) or c j / s of pure DP; since each of the j sites is charged c, the release adds c j / s to the mean charge of the
-    person's sites. (The bound of :func:`~fedsynth.privacy.noise.gumbel_scale` has a constant term: a draw of three
-    servers is proved to cost c j / s of zCDP, but of pure DP only up to 0.3% more.) If each site adds its own noise,
-    the person pays c j; since each of the j sites is charged c s, the release adds c j to that mean. So the mean, hence
-    the largest charge, bounds what the person pays, even if the person's sites take part in different sums. (For a
-    person at fewer sites the mean is larger still.)
+    ``pooled`` says whether noise is added to the sum over sites rather than by each site to its own answer. If releases
+    are charged that often, the cost of all releases to any person is at most the total charged at the most charged
+    site. Proof: let a person be at s = ``unit.sites`` sites, of which j take part in a release of cost c. If noise is
+    pooled, it is sized for s sites, so the person pays at most c (j / s)^2 of zCDP or of a curve (log A(a) of
+    :mod:`~fedsynth.privacy.sampling` is convex in r, 0 at r = 0, and grows with q) or c j / s of pure DP; since each of
+    the j sites is charged c, the release adds c j / s to the mean charge of the person's sites. (The bound of
+    :func:`~fedsynth.privacy.noise.gumbel_scale` has a constant term: a draw of three servers is proved to cost c j / s
+    of zCDP, but of pure DP only up to 0.3% more.) If each site adds its own noise, the person pays c j; since each of
+    the j sites is charged c s, the release adds c j to that mean. So the mean, hence the largest charge, bounds what
+    the person pays, even if the person's sites take part in different sums. (For a person at fewer sites the mean is
+    larger still.)
     """
     return 1 if pooled else unit.sites
 
@@ -197,10 +187,10 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The cost of releases to one person: ``epsilon`` of pure DP (infinite if there is none) and ``rho`` of zCDP.
 
-    Costs of several releases add up (``+``); ``cost * n`` is the cost of n such releases. ``curve`` is the cost of
-    releases on random samples of rows, in addition to ``rho``: for each order a in :data:`ORDERS`, a bound on the
-    log-moment (a - 1) D_a (in nats), where D_a is the Renyi divergence of order a in either direction. It is empty
-    without such releases. The total divergence of order a is at most rho a + D_a.
+    Costs add up (``+``); ``cost * n`` is the cost of n such releases. ``curve`` is the cost of releases on random
+    samples of rows, in addition to ``rho``: for each order a in :data:`ORDERS`, a bound on the log-moment (a - 1) D_a
+    (in nats), where D_a is the Renyi divergence of order a in either direction. It is empty without such releases. The
+    total divergence of order a is at most rho a + D_a.
     """
 
     # Only an empty curve is omitted from files: fields with a default factory are always written.
@@ -209,7 +199,6 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     curve: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Read ``null`` as infinity; raise :class:`InvalidParameter` for an invalid curve."""
         for name in ("epsilon", "rho"):
             if getattr(self, name) is None:
                 msgspec.structs.force_setattr(self, name, math.inf)
@@ -227,14 +216,12 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return cls(amount, amount**2 / 2) if pure else cls(math.inf, amount)
 
     def __add__(self, other: Cost) -> Cost:
-        """Return the cost of both together (composition)."""
         curve = self.curve or other.curve
         if self.curve and other.curve:
             curve = tuple(first + second for first, second in zip(self.curve, other.curve, strict=True))
         return Cost(self.epsilon + other.epsilon, self.rho + other.rho, curve)
 
     def __mul__(self, times: float) -> Cost:
-        """Return the cost of ``times`` such releases."""
         if not times:
             return Cost()
         return Cost(self.epsilon * times, self.rho * times, tuple(moment * times for moment in self.curve))
@@ -268,8 +255,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def sampled(self, order: float) -> float:
         """Return the rho of zCDP that stands for the curve at a real ``order`` > 1: D / order, for a divergence of D.
 
-        D is the curve's bound on the Renyi divergence at this order. The curve is the cost of releases on random
-        samples of rows; without such releases the result is 0. Log-moments are interpolated linearly between
+        D is the curve's bound on the Renyi divergence at this order. Log-moments are interpolated linearly between
         neighbouring orders of :data:`ORDERS` (and order 1, where they are 0). Above the largest order nothing is known,
         and the result is infinite.
 
@@ -303,7 +289,6 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for values without a guarantee; the message names the usual range."""
         if math.isnan(self.epsilon) or self.epsilon <= 0:
             raise InvalidParameter(f"epsilon must be a positive number, not {self.epsilon}; usual values are 0.1 to 10")
         if not 0 <= self.delta < 1:
@@ -360,9 +345,8 @@ class Budget:
     def price(self, cost: Cost) -> float:
         """Return a ``cost`` as one number that adds up: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
 
-        If the cost has a curve (releases on random samples of rows), the result times the order is at least the cost's
-        Renyi divergence at this order (:meth:`Cost.sampled`). For such a cost the result is infinite if the budget has
-        no limit, or is so small that its order is above all :data:`ORDERS`.
+        A curve counts by :meth:`Cost.sampled`. The result is then infinite if the budget has no limit, or is so small
+        that its order is above all :data:`ORDERS`.
         """
         return cost.epsilon if self.pure else cost.rho + cost.sampled(self.order)
 

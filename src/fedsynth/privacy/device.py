@@ -20,11 +20,10 @@ VARIABLE = "FEDSYNTH_DEVICE"
 def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "cuda"]:
     """Return the device to evaluate networks on: ``asked``, or the environment's setting if that is "auto".
 
-    Both are "auto", "cpu" or "cuda"; the environment's setting is the variable ``FEDSYNTH_DEVICE``. If both are "auto",
-    the device is a GPU if PyTorch finds one. This does not apply to ``clipped`` sums
-    (:func:`~fedsynth.deep.dpsgd.clipped_sum`), which are released under a budget: the property that a row's numbers
-    depend on that row alone (:mod:`fedsynth.deep.dpsgd`) was tested only on CPUs, so a site computes these sums on a
-    GPU only if ``asked`` or the environment says "cuda".
+    If both are "auto", the device is a GPU if PyTorch finds one. This does not apply to ``clipped`` sums
+    (:func:`~fedsynth.deep.dpsgd.clipped_sum`), which are released under a budget: that a row's numbers depend on that
+    row alone (:mod:`fedsynth.deep.dpsgd`) was tested only on CPUs, so a site computes these sums on a GPU only if
+    ``asked`` or the environment says "cuda".
 
     Raises :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` if PyTorch is not installed (unless
     the device is "cpu"), or if "cuda" is named and there is no GPU: a run must not be slow, or differ in its last bits,
@@ -48,11 +47,10 @@ def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "
 
 @contextmanager
 def computing_on(name: Device) -> Iterator[None]:
-    """A context manager (for a ``with`` block) in which :func:`device` uses ``name``: "cpu" or "cuda".
+    """Make :func:`device` use ``name`` within a ``with`` block; "auto" keeps the environment's setting.
 
-    It yields nothing; "auto" keeps the environment's setting. Sets the environment variable ``FEDSYNTH_DEVICE`` for
-    this process and its children, and restores it on exit. Raises :class:`InvalidParameter` for an unknown name, and
-    :class:`Unsupported` for a GPU that is not there.
+    It sets ``FEDSYNTH_DEVICE`` for this process and its children, and restores it on exit. Raises the errors of
+    :func:`device`.
     """
     before = os.environ.get(VARIABLE)
     if name != "auto":

@@ -91,19 +91,15 @@ def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> 
 
 
 def continuous_shift(rho: float, price: float) -> float:
-    """Return m of this module's proof: the shift, in deviations, of one normal release that stands for all of them.
-
-    ``rho`` is the zCDP of all releases together, and ``price`` the most that a single one may cost.
-    """
+    """Return m of this module's proof: the shift, in deviations, of one normal release that stands for all of them."""
     return math.sqrt(2 * rho / (1 - price / 6)) * _UP
 
 
 def log_odds(rho: float, price: float, tail: float, moved: float) -> float:
     """Return h of this module's proof: how far discrete noise is from rounded noise, as a logarithm of odds.
 
-    ``rho`` is the sum of all costs, and ``price`` the largest cost of a single release: r and y of step 4. ``tail`` is
-    c, the probability of outcomes for which the bound does not hold. No cell of a release moves by more than ``moved``
-    times the parameter sqrt(w) of its noise.
+    ``rho`` and ``price`` are r and y of step 4, ``tail`` is c, the probability of outcomes for which the bound does not
+    hold. No cell of a release moves by more than ``moved`` times the parameter sqrt(w) of its noise.
     """
     variance = 1 / (2 * price) - 1 / 12
     reach = math.sqrt(2 * math.log(4 * rho / (tail * price))) + moved

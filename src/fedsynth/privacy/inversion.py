@@ -33,24 +33,23 @@ Words = Callable[[int], NDArray[np.uint64]]
 
 @dataclass(frozen=True)
 class GaussianMagnitude:
-    """The law of |k| for a discrete Gaussian k of parameter ``sigma``, as input of :func:`table`.
+    """The law of |k| for a discrete Gaussian k of parameter ``sigma``.
 
-    Cell k of the law stands for the value k. Its unnormalised weight is 1 for k = 0 and 2 exp(-k²/(2σ²)) above.
-    ``finite`` is false: there is no last cell.
+    Cell k has the unnormalised weight 1 for k = 0 and 2 exp(-k²/(2σ²)) above. ``finite`` is false: there is no last
+    cell.
     """
 
     sigma: float
     finite = False
 
     def cells(self, length: int) -> int:
-        """Return the number of cells (values of |k|) beyond which the tail's probability is about ``2**-length``."""
+        """Return the number of cells beyond which the tail's probability is about ``2**-length``."""
         return 4 + math.ceil(self.sigma * math.sqrt(2 * math.log(2) * length))
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
         """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
 
-        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1. The ratios are 2a, a³, a⁵, ... with
-        a = exp(-1/(2σ²)).
+        k runs from 0 to ``cells`` - 1. The ratios are 2a, a³, a⁵, ... with a = exp(-1/(2σ²)).
         """
         low, high = exp_minus(1 / (2 * Fraction(self.sigma) ** 2), width)
         low_square, high_square = low * low >> width, _shift_up(high * high, width)
@@ -62,7 +61,7 @@ class GaussianMagnitude:
 
 @dataclass(frozen=True)
 class Geometric:
-    """The law of a geometric integer, or of one of its digits, as input of :func:`table`.
+    """The law of a geometric integer, or of one of its digits.
 
     Cell k has the unnormalised weight exp(-k step/scale). With ``base`` = ``None``, the cells are all k >= 0. With a
     ``base``, they are k < ``base``: the law of one digit, in that base, of a geometric integer of this ``scale``, where
@@ -75,21 +74,15 @@ class Geometric:
 
     @property
     def finite(self) -> bool:
-        """Whether there is a last cell, so that no tail needs a bound: true if ``base`` is given."""
+        """Whether there is a last cell, so that no tail needs a bound."""
         return self.base is not None
 
     def cells(self, length: int) -> int:
-        """Return the number of cells (values of k, from 0) beyond which the tail's probability is about ``2**-length``.
-
-        A law with a ``base`` has exactly that many cells.
-        """
+        """Return the number of cells as for :class:`GaussianMagnitude`; a law with a ``base`` has exactly that many."""
         return self.base or 4 + math.ceil(self.scale / self.step * math.log(2) * length)
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
-
-        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1; all ratios are equal.
-        """
+        """Yield ratios as for :class:`GaussianMagnitude`; all are equal."""
         ratio = exp_minus(self.step / Fraction(self.scale), width)
         for _ in range(cells):
             yield ratio
@@ -97,10 +90,9 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Polya:
-    """The Polya (negative binomial) law of ratio p = exp(-1/``scale``), as input of :func:`table`.
+    """The Polya (negative binomial) law of ratio p = exp(-1/``scale``).
 
     Cell k >= 0 has the weight prod_{j<k} (j + shape)/(j + 1) p^k. ``shape`` is at most 1; for 1 the law is geometric.
-    ``finite`` is false: there is no last cell.
     """
 
     scale: float
@@ -108,17 +100,14 @@ class Polya:
     finite = False
 
     def cells(self, length: int) -> int:
-        """Return the number of cells (values of k, from 0) beyond which the tail's probability is about ``2**-length``.
-
-        Weights are at most those of the geometric law.
-        """
+        """Return the number of cells as for :class:`GaussianMagnitude`, by the geometric law's heavier tail."""
         return 4 + math.ceil(self.scale * math.log(2) * length)
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
+        """Yield ratios as for :class:`GaussianMagnitude`.
 
-        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1. The ratios p (k + shape)/(k + 1)
-        increase to p. So p is the upper bound of the last one, which then bounds all further ratios too.
+        The ratios p (k + shape)/(k + 1) increase to p. So p is the upper bound of the last one, and of all further
+        ratios.
         """
         low, high = exp_minus(1 / Fraction(self.scale), width)
         part, whole = self.shape.as_integer_ratio()
@@ -136,11 +125,8 @@ requested ratio, because ratios never increase, or (Polya) because that bound al
 def cumulative_bounds(law: Law, length: int) -> Bounds:
     """Return integer bounds of a law's cumulative probabilities F_j, times ``2**length``: sorted lists, low and high.
 
-    F_j is the probability of cells 0 to j of the ``law`` (:data:`Law`). The lists have one entry for each cell that
-    ``law.cells(length)`` counts. Takes 2 µs per cell for 62 binary digits.
-
-    Raises:
-        ArithmeticError: if the law has too few cells to bound its tail; let its method ``cells`` return more.
+    F_j is the probability of cells 0 to j, for as many cells as ``law.cells(length)`` counts; 2 µs each for 62 digits.
+    Raises ``ArithmeticError`` if the law has too few cells to bound its tail.
     """
     cells, width = law.cells(length), 2 * length + 64
     low = high = 1 << width
@@ -158,11 +144,10 @@ def cumulative_bounds(law: Law, length: int) -> Bounds:
 
 
 def normalised_bounds(lows: list[int], highs: list[int], tail: int, length: int) -> Bounds:
-    """Return integer bounds of cumulative probabilities F_j, times ``2**length``: two sorted lists, low and high.
+    """Return the bounds of :func:`cumulative_bounds` from sums of unnormalised weights.
 
-    F_j is the probability of cells 0 to j. ``lows[j]`` and ``highs[j]`` bound the sum of the unnormalised weights of
-    cells 0 to j, and ``tail`` bounds the weight of all further cells from above; all are integers on one common scale,
-    which cancels.
+    ``lows[j]`` and ``highs[j]`` bound the sum of the weights of cells 0 to j, and ``tail`` bounds the weight of all
+    further cells from above; all are integers on one common scale, which cancels.
 
     Without a tail (0) the last entry of both lists is 2^length. With a tail only the last entry of the upper bounds is:
     a uniform number above the last lower bound is undecided, and more of its digits are drawn for a longer table.
@@ -199,8 +184,8 @@ def _shift_up(value: int, width: int) -> int:
 def decide(word: int, bounds: Callable[[int], Bounds], more: Words) -> int:
     """Return the cell into which a uniform number falls, drawing further binary digits of it until the cell is certain.
 
-    ``word`` is the number's first 62 digits as an integer. ``bounds(length)`` returns the bounds of the cumulative
-    probabilities times 2^length (:data:`Bounds`), and ``more(n)`` the next n uniform 64-bit words.
+    ``word`` is the number's first 62 digits as an integer, ``bounds(length)`` returns the :data:`Bounds`, and
+    ``more(n)`` the next n uniform 64-bit words.
 
     Each round stays undecided with a probability of about 2^-64 per cell, so the loop ends. The cell has exactly the
     law that the ``bounds`` enclose ever more closely as the length grows.
@@ -222,8 +207,7 @@ class LookupTable:
     """The first look-up of many uniform numbers at once among the cells of a ``law``; made by :func:`table`.
 
     ``low`` and ``high`` are the bounds of :func:`cumulative_bounds` at 62 digits (int64, one entry per cell). ``guide``
-    has the cell of all numbers with the same leading digits, or -1 if their cells differ; it is indexed by a number's
-    62 digits shifted right by ``shift``.
+    is indexed by a number's 62 digits shifted right by ``shift``.
     """
 
     law: Law
@@ -233,10 +217,9 @@ class LookupTable:
     shift: int
 
     def cells(self, words: NDArray[np.int64], more: Words) -> NDArray[np.int64]:
-        """Return the cell into which each uniform number falls: int64, same shape as ``words``.
+        """Return the cell into which each uniform number falls: int64, same shape as ``words``, their first 62 digits.
 
-        ``words`` holds the first 62 binary digits of each number as int64. Numbers that the table leaves undecided are
-        refined one by one (:func:`decide`) with random words from ``more(n)``.
+        Numbers that the table leaves undecided are refined one by one with random words from ``more(n)``.
         """
         cells: NDArray[np.int64] = self.guide[words >> self.shift]
         unsettled = np.flatnonzero(cells < 0)
@@ -251,10 +234,7 @@ class LookupTable:
 
 @lru_cache(maxsize=64)  # at most 3.4 MB each
 def table(law: Law) -> LookupTable:
-    """Return the look-up table from which :mod:`~fedsynth.privacy.noise` samples a ``law``; 64 tables are cached.
-
-    A law (:data:`Law`) is one of the discrete distributions of this module.
-    """
+    """Return the look-up table from which :mod:`~fedsynth.privacy.noise` samples a ``law``; 64 tables are cached."""
     low, high = (np.array(bound, dtype=np.int64) for bound in cumulative_bounds(law, DIGITS))
     leading = min(16, max(8, (16 * low.size).bit_length()))  # at most one in 16 patterns (Polya: 4) has a threshold
     shift = DIGITS - leading

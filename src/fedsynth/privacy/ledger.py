@@ -30,10 +30,8 @@ class Turn(msgspec.Struct):
 
     ``down`` are the messages to the sites (0: none was sent) and ``up`` their replies (0: no valid one came), as
     encoded, without the overhead of a network. Integers of answers have a fixed width, so sizes follow from the
-    question, the sites' names and the numbers of digits of their audit rows, and say nothing of rows of data.
-
-    A file has a single number where all sites have the same: then even a thousand sites take no more room than their
-    names, and nothing is added up.
+    question, the sites' names and the numbers of digits of their audit rows, and say nothing of rows of data. A file
+    has a single number where all sites have the same.
     """
 
     down: list[int]
@@ -43,22 +41,19 @@ class Turn(msgspec.Struct):
 class Entry(msgspec.Struct, frozen=True):
     """One release in a run's ledger: what was asked, of which sites, its cost to one person, and its messages.
 
-    * ``step``: number of the question (one request to the sites) in its run.
+    * ``step``: number of the question in its run.
     * ``verb``: what was asked for, such as "sum" or "choose"; ``kind``: the query's class, such as "counts".
-    * ``release``: the noise and its privacy cost; ``sites``: names of the sites that were asked.
     * ``cells``: number of integers in the answer.
     * ``cost``: charged to each of the sites; it already accounts for persons at several of them
       (:func:`~fedsynth.privacy.cost.times_charged`).
     * ``std``: standard deviation of the noise in each cell, in records or another unit of the query; NaN if undefined.
     * ``question``: SHA-256 (hex) of the question that is charged; for a release from a vault, of its first deposit.
-    * ``paid_by``: for a release from a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that sites
-      deposited and that only noisy releases disclose), the deposit that was charged for it, such as "deposit of step
-      2"; empty for all other releases.
+    * ``paid_by``: for a release from a vault (:class:`~fedsynth.federation.vault.Vault`), the deposit that was charged
+      for it, such as "deposit of step 2"; empty for all other releases.
     * ``turns``: sizes of the question's messages in each turn; none for a release from a vault. A turn takes one
-      exchange, in which the server sends messages to several sites and waits for their replies; the questions of a step
-      share it. A resumed run counts the replies that it takes from its transcript like others, and each message once,
-      however often it was sent: more bytes may have been exchanged. The server alone knows these sizes; no proof rests
-      on them.
+      exchange, which the questions of a step share. A resumed run counts the replies that it takes from its transcript
+      like others, and each message once, however often it was sent: more bytes may have been exchanged. The server
+      alone knows these sizes; no proof rests on them.
     """
 
     step: int
@@ -74,7 +69,6 @@ class Entry(msgspec.Struct, frozen=True):
     turns: list[Turn] = []
 
     def __post_init__(self) -> None:
-        """Read ``null`` in a file as NaN, and a single size as that of all sites."""
         if self.std is None:
             msgspec.structs.force_setattr(self, "std", math.nan)
         for turn in self.turns:
@@ -115,13 +109,11 @@ class Releases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paid_by: _Name = ""
 
     def __post_init__(self) -> None:
-        """Read ``null`` in a file as NaN."""
         for name in ("least_std", "largest_std", "share"):
             if getattr(self, name) is None:
                 msgspec.structs.force_setattr(self, name, math.nan)
 
     def __str__(self) -> str:
-        """Return the line of a table whose head is :data:`RELEASES_HEAD`."""
         std = "-" if math.isnan(self.least_std) else f"{self.least_std:.4g}"
         if self.least_std < self.largest_std:
             std = f"{self.least_std:.3g}-{self.largest_std:.3g}"
@@ -137,12 +129,11 @@ RELEASES_HEAD = (
 
 @dataclass
 class Ledger:
-    """The releases of one run and their cost at each site, limited by ``budget``; kept by the server.
+    """The releases of one run, in order, and their cost at each site, limited by ``budget``; kept by the server.
 
-    ``entries`` are the releases in order, and ``per_site`` is the cost so far at each site. The cost to any person is
-    at most that at the most charged site: costs add up at a site (sequential composition), and the cost of each entry
-    accounts for one person's rows at several sites. Releases without noise are counted separately, because nothing can
-    be added to an infinite cost: ``per_site`` contains only noisy releases.
+    The cost to any person is at most that at the most charged site: costs add up at a site (sequential composition),
+    and the cost of each entry accounts for one person's rows at several sites. Releases without noise are counted
+    separately, because nothing can be added to an infinite cost: ``per_site`` contains only noisy releases.
     """
 
     budget: Budget
@@ -153,8 +144,7 @@ class Ledger:
     def check(self, sites: Iterable[str], cost: Cost) -> None:
         """Raise :class:`BudgetExceeded` if one of the ``sites`` cannot pay ``cost`` from the rest of the budget.
 
-        ``sites`` are names. An infinite cost (a release without noise) is accepted: it voids the guarantee instead.
-        Nothing is recorded.
+        An infinite cost (a release without noise) is accepted: it voids the guarantee instead.
         """
         if math.isinf(cost.rho):
             return
@@ -172,10 +162,7 @@ class Ledger:
                 )
 
     def record(self, entry: Entry) -> None:
-        """Add a release and charge its cost to each of its sites.
-
-        Raises :class:`BudgetExceeded`, and then charges no site, if one of them cannot pay.
-        """
+        """Add a release and charge its cost to each of its sites, or none, if :meth:`check` raises."""
         self.check(entry.sites, entry.cost)
         self.entries.append(entry)
         self._charged[entry.question] = entry
@@ -184,10 +171,7 @@ class Ledger:
                 self.per_site[site] = self.per_site.get(site, Cost()) + entry.cost
 
     def note(self, entry: Entry) -> None:
-        """Add a release from a vault without charging anything; the deposit into the vault was already charged for it.
-
-        A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that only later, noisy releases disclose.
-        """
+        """Add a release from a vault without a charge: the deposit into the vault was already charged for it."""
         self.entries.append(entry)
 
     def count(self, question: str, turn: int, site: str, down: int, up: int) -> None:
@@ -215,8 +199,7 @@ class Ledger:
 
         It consists of the largest epsilon, the largest rho and the largest curve of all sites, and need not be the cost
         of any one site. If this combination exceeds the budget although every site stays within it, it is the budget's
-        rho instead: at the order of Renyi divergence at which the budget counts costs (:attr:`Budget.order
-        <fedsynth.privacy.cost.Budget.order>`) nobody paid more.
+        rho instead: at the budget's order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) nobody paid more.
         """
         if self.exact_releases:
             return Cost(math.inf, math.inf)
@@ -261,7 +244,6 @@ class Ledger:
         return content
 
     def __str__(self) -> str:
-        """Return a table of the releases, one line per kind, with their total cost."""
         lines = [RELEASES_HEAD, *map(str, self.summary())]
         if self.exact_releases:
             lines.append(f"NOT PRIVATE: no noise in {self.exact_releases} of {len(self.entries)} releases")
@@ -305,8 +287,6 @@ class Ledger:
 
 
 class _Spent(Cost, frozen=True):
-    """An upper bound on the cost to one person, also as an epsilon at the budget's delta."""
-
     epsilon_at_delta: Number = msgspec.field(default_factory=float)
 
 
@@ -318,11 +298,8 @@ class _Limit(msgspec.Struct, frozen=True):
 class LedgerFile(msgspec.Struct, frozen=True):
     """The content of a run's ``ledger.json``, as :meth:`Ledger.to_json` writes it.
 
-    ``limit`` has the budget's ``epsilon`` (``None`` if it is infinite) and ``delta``; :attr:`budget` is the same as a
-    :class:`~fedsynth.privacy.cost.Budget`. ``spent`` is an upper bound on the cost to one person; its field
-    ``epsilon_at_delta`` is that cost as an epsilon at the budget's delta. ``share_spent`` is the cost as a share of the
-    budget (``None``: infinite). ``exact_releases`` counts releases without noise, ``per_site`` is the cost at each
-    site, and ``entries`` are the releases in order. ``statement`` is the run's privacy statement
+    ``spent`` is an upper bound on the cost to one person; its field ``epsilon_at_delta`` is that cost as an epsilon at
+    the budget's delta. ``share_spent`` is ``None`` if it is infinite. ``statement`` is the run's privacy statement
     (:meth:`Statement.to_json <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.
     """
 
@@ -336,10 +313,7 @@ class LedgerFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> LedgerFile:
-        """Read a ledger file.
-
-        Raises :class:`FedsynthError` for another file or format, and ``OSError`` without a file.
-        """
+        """Read a ledger file; raises :class:`FedsynthError` for another file or format, and ``OSError`` without one."""
         mend = "read it with the fedsynth version that `made` in run.toml names, or run the job again"
         return load_json(path, cls, "a ledger", mend, FORMAT)
 

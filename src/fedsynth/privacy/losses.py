@@ -100,10 +100,10 @@ _TRANSFORM = 40 * 2.0**-53 * math.log2(_PERIOD) * math.sqrt(_PERIOD)
 
 
 class SampledSteps(NamedTuple):
-    """Steps of DP-SGD of one kind, of which a run makes at most ``steps``.
+    """Steps of DP-SGD of one kind: at most ``steps`` in a run, each of which samples rows with probability ``rate``.
 
-    Each samples every row with probability ``rate``. ``multiplier`` is the noise's standard deviation divided by the L2
-    sensitivity to all ``rows`` of one person together.
+    ``multiplier`` is the noise's standard deviation divided by the L2 sensitivity to all ``rows`` of one person
+    together.
     """
 
     rate: float
@@ -281,7 +281,6 @@ def _masses(edges: Floats) -> Floats:
 
 
 def _log_binomial(rows: int, drawn: int, rate: float) -> float:
-    """Return the log probability that ``drawn`` of the rows are in a sample."""
     if rate == 1:
         return 0.0 if drawn == rows else -math.inf
     return math.log(math.comb(rows, drawn)) + drawn * math.log(rate) + (rows - drawn) * math.log1p(-rate)
@@ -295,7 +294,6 @@ def _log_sum(exponents: Floats) -> Floats:
 
 
 def _log_mean(mass: Floats, exponents: Floats) -> float:
-    """Return the logarithm of the sum of ``mass`` times exp of ``exponents``."""
     mass, exponents = mass[mass > 0], exponents[mass > 0]
     most = exponents.max()
     return float(math.log(np.exp(exponents - most) @ mass) + most)

@@ -54,15 +54,14 @@ class RandomBits(Protocol):
     """A source of independent uniform 64-bit words for the samplers of this module (:class:`KeyedBits`)."""
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """Return the next ``n`` words of the source as uint64, shape ``(n,)``; no word is returned twice."""
+        """Return the next ``n`` words as uint64, shape ``(n,)``; no word is returned twice."""
 
 
 class KeyedBits:
     """Random words that a secret key and a context determine, so that a repeated question gets the same noise again.
 
-    ``key`` is the secret, at least 16 bytes from a cryptographic generator. ``context`` states the one purpose of the
-    words, such as the digest of the whole request; it may have any length. Equal keys and contexts give equal words.
-    Raises ``ValueError`` for a shorter key.
+    ``key`` is the secret, at least 16 bytes (else ``ValueError``) from a cryptographic generator. ``context`` states
+    the one purpose of the words, such as the digest of the whole request; it may have any length.
 
     The words are the stream of AES-256-CTR under the key HKDF-SHA256(key, info=context) (RFC 5869). The counter starts
     at 0, which is secure because a derived key serves only one stream. The words do not depend on how many are
@@ -70,7 +69,7 @@ class KeyedBits:
     """
 
     def __init__(self, key: bytes, context: bytes) -> None:
-        """Derive the stream of words from ``key`` and ``context``, which the class describes."""
+        """Derive the stream of words."""
         if len(key) < 16:
             raise ValueError(f"the key has {len(key)} bytes; use at least 16, such as os.urandom(32)")
         derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=context).derive(key)
@@ -85,13 +84,8 @@ def discrete_gaussian(sigma: float, size: int, bits: RandomBits) -> NDArray[np.i
     """Return ``size`` independent discrete Gaussian integers, noise for counts under zCDP: int64, shape ``(size,)``.
 
     P(k) ∝ exp(-k²/(2σ²)) over all integers k, where ``sigma`` is σ, in units of the integers to which the noise is
-    added. ``bits`` supplies the randomness.
-
-    Up to σ = 1024 by inversion, above by rejection from the discrete Laplace law (Canonne, Kamath and Steinke 2020,
-    arXiv 2004.00010, algorithm 3).
-
-    Raises:
-        ValueError: unless 0 < sigma <= 2^40 and size >= 0.
+    added, up to 2^40. Up to σ = 1024 by inversion, above by rejection from the discrete Laplace law (Canonne, Kamath
+    and Steinke 2020, arXiv 2004.00010, algorithm 3). Raises ``ValueError`` for an invalid ``sigma`` or ``size``.
     """
     _check("sigma", sigma, LARGEST_SCALE, size)
     if sigma <= TABLE_SIGMA:
@@ -110,11 +104,8 @@ def discrete_gaussian(sigma: float, size: int, bits: RandomBits) -> NDArray[np.i
 def discrete_laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
     """Return ``size`` independent discrete Laplace integers, noise for counts under pure DP: int64, shape ``(size,)``.
 
-    P(k) ∝ exp(-|k|/scale) over all integers k; ``scale`` is in units of the integers to which the noise is added.
-    ``bits`` supplies the randomness.
-
-    Raises:
-        ValueError: unless 0 < scale <= 2^40 and size >= 0.
+    P(k) ∝ exp(-|k|/scale) over all integers k; ``scale`` is in units of the integers to which the noise is added, up to
+    2^40. Raises ``ValueError`` for an invalid ``scale`` or ``size``.
     """
     _check("scale", scale, LARGEST_SCALE, size)
     return _laplace(float(scale), size, bits)
@@ -123,15 +114,13 @@ def discrete_laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.in
 def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits) -> NDArray[np.int64]:
     """Return one party's part of discrete Laplace noise that several parties add together: int64, shape ``(size,)``.
 
-    The sum over parties whose ``shape`` values add up to 1 has the law of :func:`discrete_laplace` with this ``scale``,
-    in each entry. ``shape`` is this party's part of the noise, above 0 and at most 1, and ``bits`` its own randomness.
-    An entry is the difference of two Polya (negative binomial) variables.
+    The sum over parties whose ``shape`` values add up to 1 has the law of :func:`discrete_laplace` with this ``scale``
+    (up to 4096), in each entry. ``shape`` is this party's part of the noise, above 0 and at most 1, and ``bits`` its
+    own randomness. Raises ``ValueError`` for invalid numbers.
 
-    A geometric variable is the sum of negative binomial ones whose shapes add up to 1 (their generating function is ((1
-    - p)/(1 - pz))^shape), and a discrete Laplace variable is the difference of two geometric ones.
-
-    Raises:
-        ValueError: unless 0 < scale <= 4096, 0 < shape <= 1 and size >= 0.
+    An entry is the difference of two Polya (negative binomial) variables. A geometric variable is the sum of negative
+    binomial ones whose shapes add up to 1 (their generating function is ((1 - p)/(1 - pz))^shape), and a discrete
+    Laplace variable is the difference of two geometric ones.
     """
     _check("scale", scale, POLYA_SCALE, size)
     if not 0 < shape <= 1:
@@ -151,11 +140,8 @@ def discrete_gumbel(scale: float, size: int, bits: RandomBits) -> NDArray[np.int
 
     P(X <= k) = exp(-exp(-(k + 1)/scale)). With them, several parties select one of some candidates together: each party
     adds such variables, made from its own secret, to the candidates' integer utilities, and the candidate with the
-    largest total is selected. :func:`gumbel_scale` gives the ``scale`` for an epsilon, in units of the utilities.
-    ``bits`` supplies the randomness.
-
-    Raises:
-        ValueError: unless 0 < scale <= 2^50 and size >= 0.
+    largest total is selected. :func:`gumbel_scale` gives the ``scale`` (up to 2^50) for an epsilon, in units of the
+    utilities. Raises ``ValueError`` for an invalid ``scale`` or ``size``.
     """
     _check("scale", scale, GUMBEL_SCALE, size)
     draws = np.empty(size, dtype=np.int64)
@@ -193,8 +179,7 @@ def gumbel_scale(moved: int, epsilon: float) -> float:
     known to the adversary or not, preserves both: given that noise, the utilities are other integers with the same
     sensitivity, and noise that is independent of the table only mixes these draws.
 
-    Raises:
-        ValueError: unless moved >= 1, epsilon is positive and finite, and the scale is at most 2^50.
+    Raises ``ValueError`` unless moved >= 1, epsilon is positive and finite, and the scale is at most 2^50.
     """
     if moved < 1:
         raise ValueError(f"the sensitivity of the utilities is {moved}; it must be a positive integer")
@@ -217,15 +202,9 @@ def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilo
     Every vector of int64 is valid, including extreme values: a failure that depends on utilities would itself be an
     answer about them.
 
-    Args:
-        utilities: the scores u_i of the candidates, higher is better: int64, shape ``(candidates,)``.
-        sensitivity: Δ, the largest change of any one utility between neighbouring tables, at least 1.
-        epsilon: ε, finite; a release of ρ-zCDP has ε = sqrt(8ρ).
-        bits: the source of randomness.
-
-    Raises:
-        ValueError: if there is no candidate, utilities are not int64, Δ is not a positive integer, or ε is not positive
-            and finite.
+    ``utilities`` are the scores u_i, higher is better: int64, shape ``(candidates,)``. ``sensitivity`` is Δ, the
+    largest change of any one utility between neighbouring tables. A release of ρ-zCDP has ``epsilon`` = sqrt(8ρ).
+    Raises ``ValueError`` without a candidate, for other utilities, and for numbers that are not positive and finite.
     """
     if utilities.ndim != 1 or utilities.size == 0 or utilities.dtype != np.int64:
         raise ValueError(
@@ -391,11 +370,6 @@ def _below_exp_minus(gamma: Fraction, word: int, bits: RandomBits) -> bool:
 
 
 def _check(name: str, value: float, largest: float, size: int) -> None:
-    """Raise an error for parameters for which no law is defined.
-
-    Raises:
-        ValueError: unless value is finite, 0 < value <= largest, and size >= 0.
-    """
     if not (0 < value <= largest and math.isfinite(value)):
         limit = "finite" if math.isinf(largest) else f"at most {largest:.0f}"
         raise ValueError(f"{name} is {value}; pass a number that is positive and {limit}")
@@ -406,11 +380,9 @@ def _check(name: str, value: float, largest: float, size: int) -> None:
 def add_noise(answer: NDArray[np.int64], release: Release, norms: Norms, bits: RandomBits) -> NDArray[np.int64]:
     """Return ``answer`` (integers, flat) plus one sample of the noise of ``release`` for each cell, in exact integers.
 
-    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person, from
-    which the scale of the noise follows; ``bits`` is the source of randomness. Without noise, for
-    :class:`~fedsynth.privacy.release.Exact` and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity,
-    ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum,
-    such as a private selection.
+    ``norms`` are the sensitivity to one person, from which the scale of the noise follows. Without noise, and at zero
+    sensitivity, ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a
+    noisy sum, such as a private selection.
     """
     match release:
         case Gaussian() if norms.l2 > 0:
@@ -426,9 +398,7 @@ def add_noise(answer: NDArray[np.int64], release: Release, norms: Norms, bits: R
 def noise_std(release: Release, norms: Norms) -> float:
     """Return the standard deviation of the noise that :func:`add_noise` adds to each cell, never too small.
 
-    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person. The
-    result is the standard deviation of continuous noise of the same scale, which is an upper bound for discrete noise;
-    it is 0 without noise. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    It is that of continuous noise of the same scale, an upper bound for discrete noise; 0 without noise.
     """
     match release:
         case Gaussian():

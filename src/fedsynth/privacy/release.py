@@ -36,50 +36,40 @@ MOST_DRAWS = 64  # of one selection
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
     """The release of an integer vector with discrete Gaussian noise in each entry, at a cost of ``rho`` of zCDP.
 
-    The noise follows from that cost and the sensitivity (:meth:`sigma`; arXiv 2004.00010, theorem 14).
+    The noise follows from that cost and the sensitivity (arXiv 2004.00010, theorem 14). In every class of release,
+    ``cost(norms)`` is the cost to one person who can change the statistic by :class:`~fedsynth.privacy.cost.Norms`; it
+    depends on them only where the class says so.
     """
 
     rho: Rho
 
     def sigma(self, l2: float) -> float:
-        """Return the noise's parameter sigma, in units of the vector, rounded up so that ``rho`` holds.
-
-        ``l2`` is the L2 distance by which one person can change the vector (:attr:`Norms.l2
-        <fedsynth.privacy.cost.Norms>`).
-        """
+        """Return the noise's sigma for the L2 sensitivity ``l2``, in its units, rounded up so that ``rho`` holds."""
         return l2 / math.sqrt(2 * self.rho) * _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost to one person: ``rho`` of zCDP and no finite pure epsilon.
-
-        ``norms``, how far a person can change the vector, does not matter, since the noise is sized by it.
-        """
+        """Return the cost to one person: ``rho`` of zCDP and no finite pure epsilon."""
         return Cost(math.inf, self.rho)
 
 
 class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
-    """The release of an integer vector with discrete Laplace noise in each entry, at a cost of ``epsilon`` of pure DP.
-
-    The noise follows from that cost and the sensitivity (:meth:`scale`).
-    """
+    """The release of an integer vector with discrete Laplace noise in each entry, at ``epsilon`` of pure DP."""
 
     epsilon: Epsilon
 
     def scale(self, l1: float) -> float:
-        """Return the noise's scale b, in units of the vector, rounded up so that ``epsilon`` holds.
+        """Return the noise's scale b for the L1 sensitivity ``l1``, in its units, rounded up so that ``epsilon`` holds.
 
-        The noise has the law P(k) ∝ exp(-|k| / b). ``l1`` is the L1 distance by which one person can change the vector
-        (:attr:`Norms.l1 <fedsynth.privacy.cost.Norms>`).
+        The noise has the law P(k) ∝ exp(-|k| / b).
         """
         return l1 / self.epsilon * _UP
 
     def cost(self, norms: Norms) -> Cost:
         """Return the cost to one person: ``epsilon`` of pure DP, and the zCDP that the noise implies.
 
-        ``norms`` says how far the person can change the vector (:class:`~fedsynth.privacy.cost.Norms`). An entry that
-        changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02065, proposition 1.4). Entries
-        have independent noise, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
-        costs less than ``SMALLEST_RHO`` (1e-6), so that an account bounds the number of questions.
+        An entry that changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02065, proposition
+        1.4). Entries have independent noise, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <=
+        l1. No question costs less than ``SMALLEST_RHO`` (1e-6), so that an account bounds the number of questions.
         """
         scale = self.scale(norms.l1)
         return Cost(self.epsilon, max(SMALLEST_RHO, norms.l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
@@ -99,10 +89,7 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
     @property
     def noise(self) -> Gaussian:
-        """The noise of one step, with the privacy cost that it would have if rows were not sampled.
-
-        Its sigma is at least the sensitivity times ``multiplier``.
-        """
+        """The noise of one step, priced without sampling; sigma is at least ``multiplier`` times the sensitivity."""
         return Gaussian(1 / (2 * self.multiplier**2))
 
     def weakest(self, other: SampledGaussian) -> SampledGaussian:
@@ -114,12 +101,10 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     def cost(self, norms: Norms) -> Cost:
         """Return the cost of all steps to a person with ``norms.rows`` rows that are sampled independently.
 
-        ``norms`` says how far the person can change one step's sum (:class:`~fedsynth.privacy.cost.Norms`); only its
-        number of rows matters. The cost is a curve, a bound for each order of Renyi divergence, proved in
-        :mod:`~fedsynth.privacy.sampling`; without sampling (rate 1) it is the rho of the noise. If all steps cost
-        almost nothing, rho is added, so that no question costs less than ``SMALLEST_RHO`` (1e-6) at any order. (If each
-        log-moment is at least r a (a - 1) at the orders of the curve, so is the line between them, because r a (a - 1)
-        is convex.)
+        It is a curve, proved in :mod:`~fedsynth.privacy.sampling`; without sampling (rate 1) it is the rho of the
+        noise. If all steps cost almost nothing, rho is added, so that no question costs less than ``SMALLEST_RHO``
+        (1e-6) at any order. (If each log-moment is at least r a (a - 1) at the orders of the curve, so is the line
+        between them, because r a (a - 1) is convex.)
         """
         rate = 1.0 if self.rate == 1 else -math.expm1(norms.rows * math.log1p(-self.rate)) * _UP
         if rate >= 1:
@@ -144,10 +129,7 @@ class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         return math.sqrt(8 * self.rho) / _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost to one person: ``rho`` of zCDP and ``epsilon`` of pure DP.
-
-        ``norms``, how far a person can change an answer, does not matter here.
-        """
+        """Return the cost to one person: ``rho`` of zCDP and ``epsilon`` of pure DP."""
         return Cost(self.epsilon, self.rho)
 
 
@@ -155,10 +137,7 @@ class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"
     """The release of an answer without noise, for baselines marked NOT PRIVATE; a site refuses it by default."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return an infinite cost, since no finite cost covers a release without noise.
-
-        ``norms``, how far a person can change the answer, does not matter.
-        """
+        """Return an infinite cost."""
         return Cost(math.inf, math.inf)
 
 
@@ -166,19 +145,16 @@ class Public(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="publi
     """The release, without noise, of a fact that the site's own policy declares public, such as its number of rows."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return zero: a public fact costs nothing.
-
-        ``norms``, how far a person can change the answer, does not matter.
-        """
+        """Return zero."""
         return Cost()
 
 
 class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
     """The release of the indices of ``steps`` candidates that a site draws one after another by the mechanism ``pick``.
 
-    A candidate is one of the contingency tables among which the query selects. After each draw but the last, the site
-    measures the drawn candidate's table with the noise of ``look``. The measurements influence later draws, so they are
-    charged although they never leave the site.
+    A candidate is a contingency table. After each draw but the last, the site measures the drawn candidate's table with
+    the noise of ``look``. The measurements influence later draws, so they are charged although they never leave the
+    site.
     """
 
     pick: Exponential | Exact
@@ -188,8 +164,7 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def cost(self, norms: Norms) -> Cost:
         """Return the cost of all draws and measurements to one person.
 
-        ``norms`` says how far a person can change a measured table (:class:`~fedsynth.privacy.cost.Norms`); only the
-        ratio of L2 to L1 matters, for which sites take 1, its largest value.
+        Only the ratio of L2 to L1 in ``norms`` matters, for which sites take 1, its largest value.
         """
         return self.pick.cost(norms) * self.steps + self.look.cost(norms) * (self.steps - 1)
 
@@ -197,17 +172,15 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="deposit"):
     """Exact answers for a vault: nothing is released yet, and everything that the vault releases costs at most this.
 
-    A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that only later, noisy releases disclose. One
-    of ``rho`` (zCDP) and ``epsilon`` (pure DP) is positive: the most that all releases from the vault together may cost
-    one person. If both are zero, the vault has no limit, for runs without noise. Raises :class:`InvalidParameter` if
-    both are positive, and for one below the minimum that sites accept (rho 1e-6, epsilon 1e-3).
+    For a vault see :class:`~fedsynth.federation.vault.Vault`. One of ``rho`` (zCDP) and ``epsilon`` (pure DP) is
+    positive; if both are zero, the vault has no limit, for runs without noise. Raises :class:`InvalidParameter` if both
+    are positive, and for one below the minimum that sites accept (rho 1e-6, epsilon 1e-3).
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
     epsilon: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for two prices, one below the minimum, or -0.0, a second spelling of 0."""
         if self.rho and self.epsilon:
             raise InvalidParameter("a deposit has one price; set either rho or epsilon, not both")
         if 0 < self.rho < SMALLEST_RHO or 0 < self.epsilon < SMALLEST_EPSILON:
@@ -216,10 +189,7 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
             raise InvalidParameter("the price of a deposit must not be -0.0; give a positive number, or 0")
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the deposit as a cost: ``rho`` of zCDP or ``epsilon`` of pure DP; infinite without a limit.
-
-        ``norms``, how far a person can change the deposited answers, does not matter.
-        """
+        """Return the deposit as a cost; infinite without a limit."""
         return Cost.of(self.epsilon or self.rho or math.inf, pure=bool(self.epsilon))
 
 
@@ -228,10 +198,7 @@ Release = Gaussian | SampledGaussian | Laplace | Exponential | AdaptiveSelection
 
 
 def kind_of(release: Release) -> str:
-    """Return the name of a release's class in policies, plans and ledgers, such as "gaussian" or "sampled".
-
-    A release, such as :class:`Gaussian`, says what noise an answer gets and what it costs one person.
-    """
+    """Return the name of a release's class in policies, plans and ledgers, such as "gaussian" or "sampled"."""
     return str(release.__struct_config__.tag)
 
 
@@ -241,9 +208,8 @@ def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool =
     It is Gaussian for (epsilon, delta), Laplace for delta = 0, and none (:class:`Exact`) for a budget without
     guarantee. ``times`` is the number of charges per release, :func:`~fedsynth.privacy.cost.times_charged`; each gets
     an equal part of the share. ``at_site`` is true for releases that sites are asked for: they refuse costs below a
-    minimum (rho 1e-6, epsilon 1e-3). A vault (:class:`~fedsynth.federation.vault.Vault`), which makes releases from
-    sums that sites deposited, has no minimum. Raises :class:`InvalidParameter` for a share that is not positive and
-    finite, or a cost below that minimum.
+    minimum (rho 1e-6, epsilon 1e-3), which a vault does not have. Raises :class:`InvalidParameter` for a share that is
+    not positive and finite, or a cost below that minimum.
     """
     _positive("share", share)
     if budget.exact:
@@ -259,11 +225,9 @@ def sampled_for(
 ) -> SampledGaussian | Exact:
     """Return the noise of ``steps`` sums over samples of rows that together cost ``share`` of a ``budget`` (1: all).
 
-    ``rate`` is the probability that a step's sample contains a row. ``rows_of_person`` is the number of a person's rows
-    in a noisy sum (:attr:`Norms.rows <fedsynth.privacy.cost.Norms>`). ``times`` is the number of charges per release
-    (:func:`~fedsynth.privacy.cost.times_charged`); each gets an equal part of the share. The noise multiplier is the
-    smallest (at least 0.3) at which the cost stays within that part, to one part in 10,000; a budget without guarantee
-    gives no noise (:class:`Exact`).
+    ``rate``, ``steps`` and ``times`` are as in :class:`SampledGaussian` and :func:`noise_for`; ``rows_of_person`` is
+    the number of a person's rows in a noisy sum (:attr:`Norms.rows <fedsynth.privacy.cost.Norms>`). The noise
+    multiplier is the smallest (at least 0.3) at which the cost stays within the share, to one part in 10,000.
 
     A budget counts all costs at one order of Renyi divergence, at which they add up: a method that trains for R rounds
     gives each round ``share`` / R. Raises :class:`Unsupported` for delta = 0, and :class:`InvalidParameter` for an
@@ -307,11 +271,8 @@ def sampled_for(
 def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Exponential | Exact:
     """Return the exponential-mechanism draw that costs ``share`` of a ``budget`` (1: all) when charged ``times`` times.
 
-    For a budget without guarantee it is :class:`Exact`: the candidate with the highest utility is taken. ``times`` is
-    the number of charges per release (:func:`~fedsynth.privacy.cost.times_charged`); each gets an equal part of the
-    share. ``at_site`` is true for draws that sites are asked for, which refuse costs below a minimum (rho 1e-6), and
-    false for draws from a vault of deposited sums (:class:`~fedsynth.federation.vault.Vault`). Raises
-    :class:`InvalidParameter` for a share that is not positive and finite, or a cost below that minimum.
+    For a budget without guarantee it is :class:`Exact`: the candidate with the highest utility is taken. Parameters and
+    errors are those of :func:`noise_for`.
     """
     _positive("share", share)
     if budget.exact:
@@ -325,9 +286,7 @@ def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = 
 def deposit_for(budget: Budget, share: float) -> Deposit:
     """Return the deposit that costs one person ``share`` of a ``budget`` (1: all of it), whatever is released from it.
 
-    Sites deposit exact sums in a vault (:class:`~fedsynth.federation.vault.Vault`), and only later, noisy releases
-    disclose them. Raises :class:`InvalidParameter` for a share that is not positive and finite, or a cost below the
-    minimum that sites accept (rho 1e-6, epsilon 1e-3).
+    Raises the errors of :func:`noise_for`.
     """
     _positive("share", share)
     if budget.exact:

@@ -59,10 +59,9 @@ _UP = 1 + 2.0**-30
 def log_moments(rate: float, multiplier: float) -> tuple[float, ...]:
     """Return bounds on the log-moments (in nats) of one step of DP-SGD, one for each order in ``ORDERS``, rounded up.
 
-    The orders are :data:`fedsynth.privacy.cost.ORDERS`. The bound at order a is log A(a) of this module's docstring: at
-    least (a - 1) D_a, where D_a is the Renyi divergence of order a between the answers with and without one row, in
-    either direction. ``rate`` is q, the probability that the step's sample contains a row, between 0 and 1 exclusive.
-    ``multiplier`` is m, the noise's standard deviation divided by the L2 sensitivity.
+    The bound at order a is log A(a) of this module's docstring. ``rate`` is q, the probability that the step's sample
+    contains a row, between 0 and 1 exclusive. ``multiplier`` is m, the noise's standard deviation divided by the L2
+    sensitivity.
 
     A(a) - 1 = sum_{k >= 2} C(a, k) (1 - q)^(a - k) q^k (exp(k (k - 1) r) - 1) has no negative term, so its relative
     error is small even if it is small itself.

@@ -127,7 +127,6 @@ class Statement:
     rfc4180: bool = False
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for an exceeded limit, or an ``exact`` that the class refuses."""
         if self.exact is not None and not (0 < self.exact <= self.limit.epsilon and self.limit.delta):
             raise InvalidParameter(
                 f"exact epsilon = {self.exact} must be positive and at most the limit's, and the limit {self.limit} "
@@ -175,10 +174,10 @@ class Statement:
 
     @property
     def basis(self) -> Basis:
-        """What the guarantee rests on (:data:`Basis`): its weakest part decides.
+        """What the guarantee rests on (:data:`Basis`); its weakest part decides.
 
-        These are the trust model, noise on sampled rows (training, for which the independence of one row's gradient
-        from other rows is tested and not proved), and whether anything is published that the guarantee does not cover.
+        For noise on sampled rows (training), the independence of one row's gradient from other rows is tested, not
+        proved.
         """
         return max(self._rests_on, key=_STRENGTH.index)
 
@@ -285,14 +284,13 @@ class Statement:
         return self.limit.epsilon if self.exact is None else self.exact
 
     def for_rows(self, rows: int) -> float:
-        """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site.
+        """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site; infinite if there is none.
 
-        It is infinite if the run is not private. Let ``rows`` be at most k times the rows of the unit of protection.
-        They change every answer by up to k times as much, at the same noise. This costs k^2 times the rho of zCDP, or k
-        times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02065). It does not hold for noise on random
-        samples of rows. The result is then :func:`~fedsynth.privacy.cost.group_epsilon` of the limit, which is infinite
-        if k reaches the limit's order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`). Raises
-        :class:`InvalidParameter` for less than one row.
+        Let ``rows`` be at most k times the rows of the unit of protection. They change every answer by up to k times as
+        much, at the same noise. This costs k^2 times the rho of zCDP, or k times a pure epsilon (group privacy; Bun &
+        Steinke, arXiv 1605.02065). It does not hold for noise on random samples of rows: the result is then
+        :func:`~fedsynth.privacy.cost.group_epsilon` of the limit. Raises :class:`InvalidParameter` for less than one
+        row.
         """
         if rows < 1:
             raise InvalidParameter(f"a person has at least 1 row, not {rows}")
@@ -310,8 +308,7 @@ class Statement:
     def warnings(self, rows: int | None = None) -> tuple[str, ...]:
         """Return sentences that say why the guarantee is weak: delta above 1 / ``rows``, or an unusually large epsilon.
 
-        ``rows`` is the number of rows of the data; ``None``, for example because it must stay secret, skips the check
-        of delta. A run that is not private has no such warnings.
+        ``rows`` is the number of rows of the data; ``None``, for example because it must stay secret, skips that check.
         """
         if not self.private:
             return ()
@@ -347,7 +344,6 @@ class Statement:
         )
 
     def __str__(self) -> str:
-        """Return the full statement."""
         return self.text
 
     @property

@@ -49,11 +49,9 @@ def prove(run: Path, /, *, extract: tuple[Path, ...] = (), identity: tuple[str, 
 def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, bytes] | None = None) -> ProofSheet:
     """Recompute the privacy cost of every answer that a finished run released, and compare it with the run's ledger.
 
-    The costs are recomputed from the transcript, the record of the run's messages; the ledger is the server's list of
-    released answers with their costs. ``folder`` is the run's directory. ``extracts`` are files with the sites' own
-    charges, signed by them, to compare as well; ``known`` maps names of sites to their identity keys (32 bytes), which
-    the sites themselves gave you. Returns the proof sheet, which lists what does not agree. Raises
-    :class:`~fedsynth.errors.FedsynthError` for a folder without a run, or without one of its files.
+    ``folder`` is the run's directory; ``extracts`` and ``known`` are the ``extracts`` and ``identities`` of
+    :func:`~fedsynth.proof.prove.prove`. Raises :class:`~fedsynth.errors.FedsynthError` for a folder without a run, or
+    without one of its files.
     """
     from fedsynth.proof.extract import AccountExtract
     from fedsynth.proof.prove import prove as proof_of

@@ -1,7 +1,4 @@
-"""Account extracts: a site's charges of one run, signed by the site, to check what the server reports of the run.
-
-The check is :func:`~fedsynth.proof.prove.prove`, which returns a proof sheet: all releases and contradictions.
-"""
+"""Account extracts: a site's charges of one run, signed by the site, to check what the server reports of the run."""
 
 from __future__ import annotations
 
@@ -21,15 +18,11 @@ _Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
 
 
 class AccountCharge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One charge in a site's account (its record of what it was charged): the question and its cost to one person.
+    """One charge in a site's account: the question and its cost to one person, for the unit that it states.
 
-    ``cost`` is that of the question, for the unit and the neighbour relation that it states.
-
-    ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
-    ``step`` are the question's verb (such as ``sum``), the kind of its query and its number in the run. ``row`` is the
-    number of the charge's row in the site's audit log. A charge without a key (an empty text) is a write-off: an
-    account restored from a backup may lack later charges, so the site then charges every open run in full, up to the
-    run's limit.
+    ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest; ``row`` the number of the
+    charge's row in the site's audit log. A charge without a key is a write-off: an account restored from a backup may
+    lack later charges, so the site then charges every open run in full, up to the run's limit.
     """
 
     key: _Key
@@ -41,13 +34,12 @@ class AccountCharge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The charges of one run in a site's account, signed with the site's identity key, to check the server's reports.
+    """The charges of one run in a site's account, signed with the site's identity key.
 
-    The check is :func:`~fedsynth.proof.prove.prove`. ``site`` and ``run`` are names. ``coordinator`` and
-    ``identity`` are public keys. ``row`` and ``chain`` are the number and the hash of the last row of the site's audit
-    log (a hash chain) when the extract was made. ``total`` is what all these charges cost one person of the account's
-    ``unit`` under its neighbour relation (``neighbours``); if questions stated less, it is more than their costs. Keys,
-    hash and ``signature`` are in hexadecimal; the signature is empty before :func:`sign_extract`.
+    ``row`` and ``chain`` are the number and the hash of the last row of the site's audit log when the extract was made.
+    ``total`` is what all these charges cost one person of the account's ``unit`` under its neighbour relation
+    (``neighbours``); if questions stated less, it is more than their costs. Keys, hash and ``signature`` are in
+    hexadecimal; the signature is empty before :func:`sign_extract`.
     """
 
     site: str
@@ -86,10 +78,9 @@ class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def extract(account: Book, secret: bytes, site: str, run: str, coordinator: bytes) -> AccountExtract:
     """Return a site's signed extract of what the run named ``run`` was charged in its account.
 
-    ``account`` is the site's record of charges (:class:`~fedsynth.privacy.book.Book`). ``secret`` is the site's
-    own secret (32 bytes), from which its identity key is derived, and ``site`` its name. ``coordinator`` are the public
-    keys (64 bytes) of the coordinator whose requests the site answers. An extract shows questions by digest and their
-    costs, as the site's audit log does, and no values of rows.
+    ``secret`` is the site's own (32 bytes), and ``coordinator`` are the public keys of the coordinator whose requests
+    it answers. An extract shows questions by digest and their costs, as the site's audit log does, and no values of
+    rows.
     """
     row, chain = account.head()
     found = [charge for charge in account.charges() if charge["run"] == run and charge["row"] <= row]

@@ -142,11 +142,9 @@ def prove(
     ledger
         The file in which the server reports releases and costs. A privacy statement in it is checked too.
     schema, trust, limit
-        The run's schema, trust model and budget. A trust model with a roster, the list of sites and their keys, must
-        have it set (:meth:`~fedsynth.federation.trust.Trust.with_roster`).
+        The run's schema, trust model (with the roster, if it has one) and budget.
     extracts
-        Signed account extracts of some or all sites, to show that the transcript is complete
-        (:class:`~fedsynth.proof.extract.AccountExtract`).
+        Signed account extracts of some or all sites, to show that the transcript is complete.
     identities
         Public identity keys (32 bytes) by the site's name, from a source other than the server: extracts and recorded
         answers must be signed with them.
@@ -205,7 +203,6 @@ class _Prover:
 
     @property
     def _agreements(self) -> dict[str, Agreement]:
-        """The agreements that questions name, by digest."""
         return {asked.request.head.agreement: asked.request.agreement for asked in self.transcript.asked.values()}
 
     def _problem(self, text: str) -> None:
@@ -270,7 +267,6 @@ class _Prover:
         )
 
     def _differences(self, asked: _Asked, entry: Entry) -> Iterator[str]:
-        """Yield the differences between a recomputed release and its ledger entry."""
         right = self._quote(asked).entry(entry.sites)
         if name_of(right) != name_of(entry):
             yield f"the ledger calls it {name_of(entry)}"
@@ -439,7 +435,6 @@ class _Prover:
                     )
 
     def _faults(self, extract: AccountExtract, identities: Mapping[str, bytes], run: str) -> Iterator[str]:
-        """Yield the contradictions between an extract and the transcript."""
         known = identities.get(extract.site)
         if not extract.signed:
             yield "its signature is wrong: it was changed after it was signed, or is not the site's"

@@ -17,14 +17,12 @@ from fedsynth.privacy.release import kind_of
 class ProvedRelease:
     """One line of a proof sheet: a release, recomputed from its question, with its sensitivity, noise and cost.
 
-    ``entry`` is the correct entry of the ledger. Its sites, which were asked, and the sizes of its messages are as the
-    ledger says; ``answered`` are those that answered, according to the transcript, the run's record of its messages.
-    ``noise`` is the distribution with its scale, as text. ``tables`` names the columns of each contingency table that
-    the question asks for. ``norms`` are the L1 and L2 sensitivity to one person of the
-    vector that noise is added to, ``None`` for private selections. That vector is the sum over sites if ``pooled``, and
-    otherwise each site's own answer. Each site is charged for ``times`` releases, which the cost in ``entry`` includes.
-    For a release from a vault (:class:`~fedsynth.federation.vault.Vault`), which a deposit paid for, ``norms`` is
-    ``None``.
+    ``entry`` is the correct entry of the ledger. Its sites and the sizes of its messages are as the ledger says;
+    ``answered`` are those that answered, according to the transcript. ``noise`` is the distribution with its scale, as
+    text. ``tables`` names the columns of each contingency table that the question asks for. ``norms`` are the
+    sensitivity to one person of the vector that noise is added to, ``None`` for private selections and releases from a
+    vault. That vector is the sum over sites if ``pooled``, and otherwise each site's own answer. Each site is charged
+    for ``times`` releases, which the cost in ``entry`` includes.
     """
 
     entry: Entry
@@ -68,11 +66,7 @@ def _bytes(entry: Entry) -> int:
 
 
 def name_of(release: Entry | QuestionHead) -> str:
-    """Return the words by which a proof sheet's problems refer to a release, such as ``step 3 (sum counts)``.
-
-    ``release`` is an entry of the server's ledger, or the head of a question
-    (:class:`~fedsynth.federation.wire.QuestionHead`).
-    """
+    """Return the words by which a proof sheet's problems refer to a release, such as ``step 3 (sum counts)``."""
     return f"step {release.step} ({release.verb} {release.kind})"
 
 
@@ -80,12 +74,10 @@ def name_of(release: Entry | QuestionHead) -> str:
 class ProofSheet:
     """Every release of a run, recomputed by :func:`~fedsynth.proof.prove.prove`, and all contradictions.
 
-    Without ``problems`` the run is proved. ``run`` and ``trust`` are names, ``schema`` is the schema's digest,
-    ``protected`` says in words who is protected, and ``limit`` is the run's budget. ``lines`` are the releases.
-    ``per_site`` is the total cost of each site's releases to one person; releases without noise are not in it, and
-    ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts
-    (:class:`~fedsynth.proof.extract.AccountExtract`) agree with the transcript, ``notes`` are the comparisons left
-    to the reader, and ``problems`` the contradictions, as sentences.
+    Without ``problems`` the run is proved. ``protected`` says in words who is protected, and ``limit`` is the run's
+    budget. ``per_site`` is the total cost of each site's releases to one person; releases without noise are not in it,
+    and ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts agree with the
+    transcript, ``notes`` are the comparisons left to the reader, and ``problems`` the contradictions, as sentences.
     """
 
     run: str
@@ -199,8 +191,7 @@ def _cells_of(line: ProvedRelease, limit: Budget) -> tuple[str, ...]:
 def price(cost: Cost, limit: Budget) -> str:
     """Return a cost to one person as text: rho of zCDP, with epsilon before it if the cost has a finite pure epsilon.
 
-    For releases on sampled rows, rho holds at one order of Renyi divergence, that of ``limit``, the run's budget; the
-    text names the order.
+    For releases on sampled rows, rho holds at the order of ``limit``, the run's budget; the text names it.
     """
     if math.isinf(cost.epsilon):
         rho = limit.price(cost) if cost.curve else cost.rho

@@ -26,13 +26,12 @@ _MOST_BINS = 10**6  # bins of a column: a larger number is taken for a mistake, 
 class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
     """One axis of a contingency table: a column and a partition of its values.
 
-    ``column`` is a position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
-    encode them. The fine cells are the parts of the partition before any of them are merged. Without ``cuts``, they are
-    the schema's own codes (the integers that encode the column's values or bins). With ``cuts``, a numeric or datetime
-    column has one fine cell for each cut point: the values above the previous cut point, up to and including this one
-    (values above the last cut point belong to the last cell). If the column admits missing values, one more cell holds
-    these. ``groups[i]`` is the group, numbered from 0, in which fine cell ``i`` is counted; without ``groups``, each
-    fine cell is its own group.
+    ``column`` is a position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. The fine cells are the
+    parts of the partition before any of them are merged. Without ``cuts``, they are the schema's own codes. With
+    ``cuts``, a numeric or datetime column has one fine cell for each cut point: the values above the previous cut
+    point, up to and including this one (values above the last cut point belong to the last cell). If the column admits
+    missing values, one more cell holds these. ``groups[i]`` is the group, numbered from 0, in which fine cell ``i`` is
+    counted; without ``groups``, each fine cell is its own group.
     """
 
     column: Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
@@ -45,19 +44,11 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         return self.groups is not None and len(np.unique(self.groups)) < self.groups.size
 
     def cells(self, codes: int, admits_missing: bool) -> int:
-        """Return the number of fine cells, into which the axis divides the column's values before groups merge any.
-
-        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether the
-        column may have missing values.
-        """
+        """Return the number of fine cells, for a column of so many ``codes`` that may have missing values or not."""
         return codes if self.cuts is None else len(self.cuts) + admits_missing
 
     def size(self, codes: int, admits_missing: bool) -> int:
-        """Return the length of this axis in a table: its number of groups, or of fine cells if there are no groups.
-
-        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether the
-        column may have missing values.
-        """
+        """Return the length of this axis in a table: its number of groups, or of fine cells if there are no groups."""
         return self.cells(codes, admits_missing) if self.groups is None else int(self.groups.max()) + 1
 
     def same(self, other: Axis) -> bool:
@@ -70,9 +61,7 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def check(self, codes: int, admits_missing: bool, is_number: bool) -> None:
         """Raise :class:`InvalidParameter` unless each value of the column falls into one group, from 0 to 2^24 - 1.
 
-        ``codes`` is the number of codes (encoded values) of the axis' column, ``admits_missing`` says whether the
-        column may have missing values, and ``is_number`` whether it is numeric or datetime: only such a column may be
-        divided by cut points.
+        Only a column that ``is_number`` (numeric or datetime) may be divided by cut points.
         """
         if self.cuts is not None:
             if not is_number:
@@ -91,8 +80,8 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def places(self, codes: NDArray[np.generic], numbers: Floats | None) -> Integers:
         """Return the position of each row on this axis (group, or fine cell without groups): int64, shape ``(rows,)``.
 
-        ``codes`` are the codes of the rows' values in the axis' column, shape ``(rows,)``. If the axis has cut points,
-        ``numbers`` are used instead: these values as float64 (NaN: missing), in the units of the cut points.
+        ``codes`` are those of the rows, shape ``(rows,)``. If the axis has cut points, ``numbers`` are used instead:
+        the values as float64 (NaN: missing), in the units of the cut points.
         """
         if self.cuts is None:
             found = codes.astype(np.int64)
@@ -106,11 +95,10 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
     """Return the edges, in ascending order, of ``bins`` bins of equal width from ``low`` to ``high``.
 
-    The shape is ``(bins + 1,)``, with two exceptions. Equal bounds give one bin of width zero. ``whole`` says that the
-    column's values are whole numbers; if there are at most ``bins`` of them, each gets a bin of its own, and the last
-    edge, ``high``, occurs twice. Values are multiples of ``1 / per_unit``, or arbitrary real numbers if ``per_unit`` is
-    0. An edge that differs from such a multiple only by rounding (25.000000000000004) is set to it, so that this value
-    is the lower end of a bin.
+    The shape is ``(bins + 1,)``, with two exceptions. Equal bounds give one bin of width zero. If values are ``whole``
+    numbers and at most ``bins`` of them, each gets a bin of its own, and the last edge, ``high``, occurs twice. Values
+    are multiples of ``1 / per_unit``, or arbitrary real numbers if ``per_unit`` is 0. An edge that differs from such a
+    multiple only by rounding (25.000000000000004) is set to it, so that this value is the lower end of a bin.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
@@ -135,9 +123,9 @@ def bin_of(edges: Floats, numbers: Floats) -> Integers:
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
     """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges of the column ``name``.
 
-    ``edges``, where the bins begin and end, must run from ``low`` to ``high`` and increase (equal bounds: be just these
-    two); ``None`` stands for bins of equal width, ``bins`` of them. ``bins`` must always be from 1 to 1,000,000, even
-    if edges are given, which do not depend on it.
+    ``edges`` must run from ``low`` to ``high`` and increase (equal bounds: be just these two); ``None`` stands for
+    ``bins`` bins of equal width. ``bins`` must always be from 1 to 1,000,000, even if edges are given, which do not
+    depend on it.
     """
     if low > high:
         raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")
@@ -173,8 +161,8 @@ class Grid:
     """The range of a numeric or datetime column, divided into cells (intervals) without a look at any row.
 
     Cells ascend: cell i holds the values from ``lower[i]`` to ``upper[i]`` (both arrays float64, shape ``(cells,)``). A
-    cell of width zero is an atom: it holds a single value. If ``per_unit`` is positive, all values are multiples of
-    ``1 / per_unit``; 0 stands for arbitrary real numbers. Times are counted in the column's unit, such as seconds, from
+    cell of width zero is an atom: it holds a single value. If ``per_unit`` is positive, all values are multiples of ``1
+    / per_unit``; 0 stands for arbitrary real numbers. Times are counted in the column's unit, such as seconds, from
     1970 (UTC).
     """
 
@@ -186,9 +174,8 @@ class Grid:
     def of_bins(cls, edges: Floats, per_unit: int) -> Grid:
         """Return a column's bins as cells, one for each pair of neighbouring ``edges`` (ascending).
 
-        The column admits multiples of ``1 / per_unit``, or all numbers if ``per_unit`` is 0. With multiples, a cell
-        starts ``0.5 / per_unit`` below the first multiple in its bin; the cell of a bin without any multiple gets a
-        width of zero or less. A last bin of width zero holds only the highest value.
+        With multiples, a cell starts ``0.5 / per_unit`` below the first multiple in its bin; the cell of a bin without
+        any multiple gets a width of zero or less. A last bin of width zero holds only the highest value.
         """
         if not per_unit:
             return cls(edges[:-1], edges[1:], 0)
@@ -201,10 +188,9 @@ class Grid:
         """Return about ``bins`` cells between the first and the last of ``edges``, the public edges of a column's bins.
 
         Each bin is divided into equal cells, or neighbouring bins are merged if there are more than ``bins`` of them.
-        The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. Values often accumulate at a lower
-        bound (no loss, no visit, no gain). The first cell is therefore halved repeatedly, ``2 log2(bins)`` times. If
-        all numbers are admitted, both bounds are atoms (cells of a single value). With multiples, the lower bound is
-        one unless the last of these halves still holds several multiples.
+        Values often accumulate at a lower bound (no loss, no visit, no gain). The first cell is therefore halved
+        repeatedly, ``2 log2(bins)`` times. If all numbers are admitted, both bounds are atoms. With multiples, the
+        lower bound is one unless the last of these halves still holds several multiples.
         """
         low, high, cuts = _steps(edges, bins)
         first = (cuts[0] if len(cuts) else high) - low
@@ -223,13 +209,11 @@ class Grid:
 
     @classmethod
     def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int) -> Grid:
-        """Return about ``bins`` cells of similar width between the first and the last of ``edges``.
+        """Return about ``bins`` cells of similar width between the ends of ``edges``, as :meth:`fine` does.
 
-        These are the public edges of a column's bins. Each bin is divided into equal cells, or neighbouring bins are
-        merged if there are more than ``bins`` of them and more than ``single``. The column admits multiples of
-        ``1 / per_unit``, or all numbers if that is 0. If the range has at most ``single`` such multiples, each is a
-        cell. Both bounds, and zero if it lies between them, are cells of their own. A cell includes its lower end, as a
-        bin does: real numbers accumulate at round numbers, which are often cell ends.
+        Bins are merged only if there are more than ``single`` of them. If the range has at most ``single`` multiples of
+        ``1 / per_unit``, each is a cell. Both bounds, and zero if it lies between them, are cells of their own. A cell
+        includes its lower end, as a bin does: real numbers accumulate at round numbers, which are often cell ends.
         """
         low, high, cuts = _steps(edges, max(bins, len(edges) - 1) if len(edges) - 1 <= single else bins)
         if per_unit:
@@ -295,8 +279,8 @@ class Grid:
     def values(self, cells: Integers, share: Floats) -> Floats:
         """Return one value from each of the numbered ``cells``, at the fraction ``share`` (0 to 1) of its width.
 
-        Both arrays, and the result (float64), have the same shape. Values are rounded to those that the column admits.
-        Cell numbers past the last cell, which stand for missing values, give NaN.
+        Values (float64) are rounded to those that the column admits. Cell numbers past the last cell, which stand for
+        missing values, give NaN.
         """
         held = np.minimum(cells, len(self) - 1)
         drawn = self.lower[held] + share * (self.upper[held] - self.lower[held])
@@ -315,10 +299,7 @@ class Grid:
         return np.where(width > 0, begin, 0.0), np.where(width > 0, end, inside.astype(np.float64))
 
     def admitted(self, numbers: Floats) -> Floats:
-        """Return, for each of ``numbers``, the nearest value that the column admits.
-
-        Values lie within the bounds, and are multiples of ``1 / per_unit`` unless that is 0.
-        """
+        """Return, for each of ``numbers``, the nearest value that the column admits."""
         if not self.per_unit:
             return np.clip(numbers, self.lower[0], self.upper[-1])
         half = 0.5 / self.per_unit
@@ -327,5 +308,5 @@ class Grid:
         return whole
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the cells as the arrays "lower", "upper" and "per_unit", for model files."""
+        """Return the cells as arrays by name, for model files."""
         return {"lower": self.lower, "upper": self.upper, "per_unit": np.array(self.per_unit)}

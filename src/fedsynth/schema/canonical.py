@@ -82,7 +82,7 @@ def real_part(value: Any) -> Any:
 
 
 def since_1970(time: datetime) -> int:
-    """Return microseconds from 1970 to a ``time``; one with a time zone is converted to UTC, another is in UTC."""
+    """Return microseconds from 1970 to a ``time``; one without a time zone is in UTC."""
     return (time.replace(tzinfo=None) - _EPOCH - (time.utcoffset() or timedelta(0))) // timedelta(microseconds=1)
 
 

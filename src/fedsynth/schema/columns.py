@@ -1,12 +1,16 @@
-"""Column types of a schema: encoding of values as integer codes, and decoding of codes to values.
+"""Column types of a schema: encoding of values as codes (integers from 0), and decoding of codes to values.
 
 Columns are public: they are written down before anybody looks at rows, and encoding never fits anything to the rows.
 Encoding is total: no value and no dtype raises an error, and the code of a value depends on that value and the schema
 alone. It depends neither on how the value is spelled nor on the type of its column, which other rows may change
-(:mod:`fedsynth.schema.canonical`). A row can therefore neither stop a site nor change how another row is encoded.
-For a data frame, this begins with the frame: what was lost before, such as the last digits of an integer beyond 2^53 in
-a column that a missing value turned into doubles, or the zeros of "007" that ``pandas.read_csv`` took for a number,
+(:mod:`fedsynth.schema.canonical`). A row can therefore neither stop a site nor change how another row is encoded. For a
+data frame, this begins with the frame: what was lost before, such as the last digits of an integer beyond 2^53 in a
+column that a missing value turned into doubles, or the zeros of "007" that ``pandas.read_csv`` took for a number,
 cannot be known here.
+
+In every column, missing values have the last code, or -1 if the column admits none; -1 leaves a row out. ``size`` is
+the number of codes. ``encode(values, missing)`` takes a mask of the missing values (bool), and ``decode(codes, rng)``
+returns a series named like the column.
 """
 
 from __future__ import annotations
@@ -44,8 +48,7 @@ class Fault:
     """One kind of misfit found while a column was encoded: values that do not fit the schema.
 
     ``rows`` are the positions of these values (int64, from 0), ``wrong`` says what is wrong with them and ``mend`` how
-    to fix it (clauses for a message), and ``handled`` how they were encoded: "clipped", "counted as missing", "counted
-    as 'other'" or "row left out". ``examples`` are pairs of a row and the text of its value.
+    to fix it (clauses for a message). ``examples`` are pairs of a row and the text of its value.
     """
 
     rows: Codes
@@ -57,11 +60,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded column: its codes, its numbers if it is numeric or datetime, and its faults (values that do not fit).
+    """An encoded column: its codes (int64, shape ``(rows,)``), its numbers, and its faults.
 
-    ``codes`` are int64, shape ``(rows,)``, with -1 where the row is left out. ``numbers`` are the values of a numeric
-    or datetime column (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are counted in
-    the column's unit, such as seconds, from 1970 (UTC).
+    ``numbers`` are the values of a numeric or datetime column (float64, clipped to the bounds, NaN: missing), ``None``
+    for other columns. Times are counted in the column's unit, such as seconds, from 1970 (UTC).
     """
 
     codes: Codes
@@ -73,10 +75,10 @@ _Found = tuple[NDArray[np.bool_], str, Handling, str]  # a Fault with a boolean 
 
 
 def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[str]) -> int | None:
-    """Return the code (integer) of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
+    """Return the code of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
 
-    ``column`` lists the values; ``value`` is read like a cell of a table. A spelling of missing values (one of
-    ``missing_values``) that spells none of them stands for a missing value, if the column admits missing values.
+    ``value`` is read like a cell of a table. A spelling of missing values (one of ``missing_values``) that spells none
+    of the column's values stands for a missing value, if the column admits missing values.
     """
     code = column.code(value)
     if code < 0 and column.missing and str(value) in missing_values:
@@ -104,8 +106,7 @@ def missing_spellings(column: Column, missing_values: Sequence[str]) -> tuple[se
 def codes_of_texts(column: Categorical, missing_values: Sequence[str]) -> dict[str, int]:
     """Return the code of every text that a column of texts looks up, for a database that does so itself.
 
-    A cell's text is looked up first, then its canonical text (:mod:`fedsynth.schema.canonical`). ``missing_values`` are
-    a schema's spellings of missing values, with the last code or, if the column admits no missing values, -1.
+    A cell's text is looked up first, then its canonical text (:mod:`fedsynth.schema.canonical`).
     """
     gone = column.size - 1 if column.missing else -1
     return {**dict.fromkeys(set().union(*missing_spellings(column, missing_values)), gone), **column.codes_by_text}
@@ -129,12 +130,11 @@ class Categorical:
     first in the list. Booleans are ``"True"`` and ``"False"`` in any usual capitals, or ``"1"`` and ``"0"``; where the
     list has only one of the two, it stands for both the boolean and the number. Text keeps leading zeros. Integers are
     read as doubles, so one beyond 2^53 may be counted as its neighbour in the list; write such values as text.
-    ``missing`` admits missing values. ``ordered`` declares that the order of
-    ``values`` is meaningful. ``unknown`` determines the handling of a value that is not listed: its row is left out
-    (``"drop"``), or the value is counted as ``"other"``, or as missing (``"missing"``, only if the column admits
-    missing values). A ``computed`` column is looked up from another column (:class:`~fedsynth.schema.forms.Computed`).
-    Raises :class:`SchemaError` for an empty list, mixed types, duplicates, ``unknown="missing"`` without ``missing``,
-    and ``unknown="other"`` for integers.
+    ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
+    determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
+    ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
+    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for an empty
+    list, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for integers.
     """
 
     name: str
@@ -147,7 +147,6 @@ class Categorical:
     is_number: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for an empty list, mixed types, duplicates or a contradictory ``unknown``."""
         object.__setattr__(self, "values", tuple(self.values))
         if not self.values:
             raise SchemaError(f"column {self.name!r} lists no values; list all values that it may have")
@@ -163,18 +162,11 @@ class Categorical:
 
     @property
     def size(self) -> int:
-        """Number of codes, the integers that encode values.
-
-        There is one for each of :attr:`labels`, and one for missing values if the column admits them.
-        """
+        """Number of codes."""
         return len(self.labels) + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes (integers) of ``values``, and the faults found: values that do not fit the column.
-
-        ``missing`` (bool, same length) marks the missing values. A code is the position of the value in :attr:`labels`;
-        missing values have the last code, or -1 if the column admits none.
-        """
+        """Return the codes of ``values``, their positions in :attr:`labels`, and the faults."""
         codes = _each(values, self.code, -1, np.int64)
         unlisted = (codes < 0) & ~missing
         handled: Handling = "row left out"
@@ -188,11 +180,7 @@ class Categorical:
         return _finish(self, codes, None, missing, [(unlisted, "is not listed", handled, mend)])
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return the values behind ``codes``, as a series named like the column; nothing is drawn from ``rng``.
-
-        Its dtype is that of text or integers, or an ordered pandas category for an ``ordered`` column. A code that
-        stands for missing values gives a missing value.
-        """
+        """Return the values of ``codes``: text or integers, or an ordered pandas category for an ``ordered`` column."""
         import pandas as pd
 
         gone = codes >= len(self.labels)
@@ -215,19 +203,13 @@ class Categorical:
 
     @cached_property
     def labels(self) -> tuple[str | int, ...]:
-        """The value of each code, in order: the listed values and, if ``unknown`` is "other", that text.
-
-        The code of missing values, which comes last, has no entry.
-        """
+        """The value of each code but the missing one: the listed values and, if ``unknown`` is "other", that text."""
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
     @cached_property
     def codes_by_text(self) -> dict[str, int]:
-        """The code of each text that is looked up: a label as it is spelled, or a canonical text.
-
-        A cell that is text is looked up as it is, then by its canonical text; any other cell by its canonical texts.
-        """
+        """The code of each text that is looked up: a label as it is spelled, or else a canonical text."""
         codes: dict[str, int] = {str(label): code for code, label in enumerate(self.labels)}
         for label in self.labels:
             codes.setdefault(canonical_text(str(label)), codes[str(label)])
@@ -269,14 +251,11 @@ class Boolean:
 
     @property
     def size(self) -> int:
-        """Number of codes (integers that encode values): 2, and one more if the column admits missing values."""
+        """Number of codes."""
         return 2 + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found, values that do not fit.
-
-        ``missing`` (bool, same length) marks the missing values, with code -1 if the column admits none.
-        """
+        """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults."""
         codes = _each(values, self.code, -1, np.int64)
         unread: _Found = (codes < 0, "is neither true nor false", "row left out", "make the column categorical")
         return _finish(self, codes, None, missing, [unread])
@@ -287,10 +266,7 @@ class Boolean:
         return 1 if text in _TRUE else 0 if text in _FALSE else -1
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return the values of ``codes`` as a series: dtype ``bool``, or ``boolean`` if values may be missing.
-
-        Nothing is drawn from ``rng``.
-        """
+        """Return the values of ``codes``: dtype ``bool``, or ``boolean`` if values may be missing."""
         import pandas as pd
 
         if not self.missing:
@@ -307,11 +283,10 @@ class Numeric:
     exclude their upper edge; the last bin includes both. A code decodes to a value drawn uniformly from its bin, with
     ``decimals`` digits after the point (default: no rounding). ``missing`` admits missing values. ``outside``
     determines the handling of a number outside the bounds, infinity included: it is moved to the nearer bound
-    (``"clip"``), or its row is left out (``"drop"``). ``stored`` declares that the number is stored as its difference
-    from, or ratio to, another column, with ``bins`` bins for that difference or ratio
-    (:class:`~fedsynth.schema.forms.Stored`). ``computed`` declares that it is computed from other columns
-    (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for invalid bounds, bins or decimals, and
-    for a bin without any value.
+    (``"clip"``), or its row is left out (``"drop"``). A column may be ``stored`` as its difference from, or ratio to,
+    another column (:class:`~fedsynth.schema.forms.Stored`), with ``bins`` bins for that, or ``computed`` from other
+    columns (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for invalid bounds, bins or
+    decimals, and for a bin without any value.
     """
 
     name: str
@@ -329,7 +304,6 @@ class Numeric:
     is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for invalid bounds, bins or decimals, and for a bin without any value."""
         number = int if self.integer else float
         for bound in ("low", "high"):
             value = getattr(self, bound)
@@ -364,10 +338,7 @@ class Numeric:
 
     @property
     def size(self) -> int:
-        """Number of codes, the integers that encode values.
-
-        There is one for each bin, and one for missing values if the column admits them.
-        """
+        """Number of codes: one for each bin, and one for missing values if the column admits them."""
         return len(self.bin_edges) - 1 + self.missing
 
     @cached_property
@@ -386,11 +357,7 @@ class Numeric:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return ``values`` in encoded form: bins as codes, the values as float64 numbers, and faults.
-
-        ``missing`` (bool, same length) marks the missing values, which have the last code, or -1 if the column admits
-        none. Numbers are clipped to the bounds. Faults are values that do not fit.
-        """
+        """Return the bins of ``values`` as codes, the values as numbers, and the faults."""
         import pandas as pd
 
         if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_complex_dtype(values.dtype):
@@ -408,7 +375,7 @@ class Numeric:
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return one value per code, drawn uniformly from its bin with ``rng``, as a series (:meth:`series`)."""
+        """Return one value per code, drawn uniformly from its bin, as :meth:`series`."""
         return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
 
     def series(self, numbers: Floats) -> pd.Series[Any]:
@@ -425,19 +392,12 @@ class Numeric:
 
 
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
-    """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins.
-
-    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, which mostly
-    has a cell of its own.
-    """
+    """Return about ``bins`` cells for the column's bounds, by :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`."""
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 
 
 def sound_bounds(low: float, high: float) -> bool:
-    """Return whether computations with numbers from ``low`` to ``high`` are safe from overflow and underflow.
-
-    Absolute values must be at most 1e30, and bounds that differ at least 1e-30 apart.
-    """
+    """Return whether bounds are at most 1e30 in size and 1e-30 apart, which is safe from overflow and underflow."""
     return max(abs(low), abs(high)) <= LARGEST and (low == high or high - low >= 1 / LARGEST)
 
 
@@ -446,12 +406,10 @@ class Datetime:
     """A datetime column between public bounds ``low`` and ``high`` (ISO 8601 text), discretised into bins.
 
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
-    times are then time-zone aware, and binned in UTC. Bounds and edges written without a zone are in ``timezone``, but
-    values without one are in UTC. ``edges`` (ISO 8601 text) are the bin edges from ``low`` to ``high``; without them
-    there are ``bins`` bins of equal width. A code decodes to a time drawn uniformly from its bin. ``missing`` admits
-    missing values. A time outside the bounds is moved to the nearer bound, or its row is left out (``outside``:
-    ``"clip"`` or ``"drop"``). ``stored`` declares that the column is stored as its difference from another one
-    (:class:`~fedsynth.schema.forms.Stored`). Raises :class:`SchemaError` for invalid bounds, edges, units or options.
+    times are then time-zone aware, and binned in UTC. Bounds and ``edges`` written without a zone are in ``timezone``,
+    but values without one are in UTC; values with one do not fit if ``timezone`` is not set. ``edges``, ``bins``,
+    ``missing``, ``outside`` and ``stored`` are as in :class:`Numeric`. Raises :class:`SchemaError` for invalid bounds,
+    edges, units or options.
     """
 
     name: str
@@ -468,7 +426,6 @@ class Datetime:
     is_number: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for invalid bounds, edges, units or options."""
         if self.edges is not None:
             object.__setattr__(self, "edges", tuple(self.edges))
         _one_of(self.name, "unit", self.unit, tuple(UNITS))
@@ -480,10 +437,7 @@ class Datetime:
 
     @property
     def size(self) -> int:
-        """Number of codes, the integers that encode values.
-
-        There is one for each bin, and one for missing values if the column admits them.
-        """
+        """Number of codes: one for each bin, and one for missing values if the column admits them."""
         return len(self.bin_edges) - 1 + self.missing
 
     @property
@@ -493,7 +447,7 @@ class Datetime:
 
     @property
     def per_unit(self) -> int:
-        """Always 1, as for a :class:`Numeric` column of integers: times are whole multiples of the unit."""
+        """Always 1: times are whole multiples of the unit."""
         return 1
 
     @property
@@ -504,10 +458,7 @@ class Datetime:
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
-        """Edges of the bins, float64, in ascending order, one more than bins: times in the unit from 1970 (UTC).
-
-        The last edge occurs twice if the column is constant, or has a bin for each unit of time.
-        """
+        """Edges of the bins, float64, as in :class:`Numeric`: times in the unit from 1970 (UTC)."""
         if self.edges is not None:
             return np.array([self._bound(edge) for edge in self.edges])
         return equal_bins(self._bound(self.low), self._bound(self.high), self.bins, whole=True, per_unit=1)
@@ -518,12 +469,7 @@ class Datetime:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return ``values`` in encoded form: bins as codes, the times as float64 numbers, and faults.
-
-        A time's number counts the column's unit from 1970 (UTC). ``missing`` (bool, same length) marks the missing
-        values, which have the last code, or -1 if the column admits none. Times are clipped to the bounds. Faults are
-        values that do not fit, also times with a zone if ``timezone`` is not set.
-        """
+        """Return the bins of ``values`` as codes, the times as numbers, and the faults."""
         import pandas as pd
 
         if isinstance(values.dtype, pd.DatetimeTZDtype):
@@ -544,14 +490,14 @@ class Datetime:
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return one time per code, drawn uniformly from its bin with ``rng``, as pandas times (:meth:`series`)."""
+        """Return one time per code, drawn uniformly from its bin, as :meth:`series`."""
         return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
 
     def series(self, numbers: Floats) -> pd.Series[Any]:
         """Return pandas times from ``numbers`` that count the column's unit from 1970 (UTC); NaN stands for missing.
 
-        The numbers must be among those that the column admits: whole, and within the bounds. The times are in the
-        column's ``timezone``, if it has one.
+        The numbers must be among those that the column admits. The times are in the column's ``timezone``, if it has
+        one.
         """
         import pandas as pd
 
@@ -628,19 +574,13 @@ def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any
 
 
 def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return ``read(value)`` for each value as ``dtype``, and ``nothing`` for missing values.
-
-    It is called once for each entry of the list of :func:`distinct_values`, which may include missing values.
-    """
+    """Return ``read(value)`` for each value, once for each distinct one, and ``nothing`` for missing values."""
     which, distinct = distinct_values(values)
     return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
 
 
 def is_text(values: pd.Series[Any]) -> bool:
-    """Return whether a column of text or objects holds only text and missing values; true if it has no values.
-
-    False for pandas categories, even of text.
-    """
+    """Return whether a column holds only text and missing values; false for pandas categories."""
     import pandas as pd
 
     try:

@@ -1,9 +1,10 @@
 """Derived columns, and rules between columns: public knowledge, which costs no privacy budget.
 
-Values such as a length of stay, a total or an age depend on other columns more tightly than noisy tables can express.
-A column may be *stored* as its difference from, or ratio to, another column. It may be *computed* from other columns,
-and then sites are never queried about it. Both are called *forms* of a column. A *rule* declares combinations of values
-that no row has.
+Values such as a length of stay, a total or an age depend on other columns more tightly than noisy tables can express. A
+column may be *stored* as its difference from, or ratio to, another column. It may be *computed* from other columns, and
+then sites are never queried about it. Both are called *forms* of a column, and such columns *derived*. A *rule*
+declares combinations of values that no row has. *Published* values are those of the synthetic table: columns with a
+stored form are recovered, and computed columns computed.
 
 Rule 1: stored forms and rules leave out no row during encoding. A row's stored codes are a function of that row and the
     schema alone, so one row of a site is one row of the table that it stores, for any values. Adding or removing a
@@ -75,7 +76,6 @@ class Rule:
     never: Mapping[str, Sequence[str | int | bool]] = field(hash=False)
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` unless the rule lists values of two or three columns."""
         lists = isinstance(self.never, Mapping) and all(
             isinstance(values, list | tuple) and values for values in self.never.values()
         )
@@ -92,12 +92,12 @@ class Rule:
         )
 
     def members(self, schema: Schema) -> dict[int, Mask]:
-        """Return, for each column of the rule, a mask of the values that the rule lists: bool, shape ``(codes,)``.
+        """Return, for each column of the rule, a mask of the codes that the rule lists: bool, shape ``(codes,)``.
 
-        The mask has an entry for each code, the integer that encodes a value. The key is the column's position in
-        :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks the rule if, in all columns of the
-        rule, the mask is true at the row's code. Raises :class:`SchemaError` for a column that sites do not encode or
-        that is neither categorical nor boolean, and for a value that the column does not list.
+        The key is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks
+        the rule if, in all columns of the rule, the mask is true at the row's code. Raises :class:`SchemaError` for a
+        column that sites do not encode or that is neither categorical nor boolean, and for a value that the column does
+        not list.
         """
         found = {}
         for name, values in self.never.items():
@@ -121,10 +121,7 @@ class Rule:
 
 
 class Grouped(Protocol):
-    """An axis of a model's tables over a categorical column, on which several codes may share one position.
-
-    Codes are the integers that encode the column's values; those of one group are counted together.
-    """
+    """An axis of a model's tables over a categorical column, on which several codes may share one position."""
 
     @property
     def groups(self) -> Integers | None:
@@ -137,9 +134,9 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
     Each key is a clique, a tuple of ascending positions in :attr:`Schema.stored
     <fedsynth.schema.schema.Schema.stored>`; its value is a mask with the shape of the clique's table, true for a
     forbidden cell. Cliques without such a cell are left out. ``axes`` are the axes of a model's tables, one for each
-    column of ``Schema.stored`` (default: a position for each code, the integer that encodes a value or bin). If axes
-    group codes, a cell is forbidden only if all combinations of codes in it are forbidden. Raises :class:`SchemaError`
-    if all cells of a table are forbidden, or a rule does not fit the schema.
+    stored column (default: a position for each code). If axes group codes, a cell is forbidden only if all combinations
+    of codes in it are forbidden. Raises :class:`SchemaError` if all cells of a table are forbidden, or a rule does not
+    fit the schema.
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
@@ -176,13 +173,13 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
 
 @dataclass(frozen=True, eq=False)
 class ColumnLink:
-    """A column that is stored as its difference from, or ratio to, another one, with the arithmetic in both directions.
+    """A column with a stored form, with the arithmetic in both directions.
 
     ``own`` and ``other`` are the positions of both columns in :attr:`Schema.asked
-    <fedsynth.schema.schema.Schema.asked>`, ``column`` is the column as it is published, ``form`` its declaration in the
-    schema, and ``held`` the column that is stored in its place. A stored difference is ``sign`` (1 or -1) times (the
-    value minus the other value), divided by ``step``: the length of the form's unit of time in the columns' own unit
-    (86,400 for days between times in seconds), 1 for numbers. :func:`links_of` makes the links of a schema.
+    <fedsynth.schema.schema.Schema.asked>`, ``column`` is the column as it is published, and ``held`` the column that is
+    stored in its place. A stored difference is ``sign`` (1 or -1) times (the value minus the other value), divided by
+    ``step``: the length of the form's unit of time in the columns' own unit (86,400 for days between times in seconds),
+    1 for numbers.
     """
 
     own: int
@@ -199,10 +196,9 @@ class ColumnLink:
         return self.held.per_unit if self.held.per_unit > 1 else 0
 
     def held_numbers(self, own: Floats, other: Floats) -> Floats:
-        """Return the differences or ratios to be stored, not yet clipped, from the values of both columns: float64.
+        """Return the differences or ratios to be stored, not yet clipped, as float64.
 
-        ``own`` are the column's values and ``other`` those of the other column. Missing values are NaN, and so is a
-        ratio to a number that is practically zero (below 1e-200).
+        Missing values are NaN, and so is a ratio to a number that is practically zero (below 1e-200).
         """
         if self.form.ratio is not None:
             divisor = np.where(np.abs(other) < TINY, np.nan, other)
@@ -215,11 +211,7 @@ class ColumnLink:
         return found
 
     def encoded(self, own: Encoded, other: Encoded) -> Encoded:
-        """Return the encoded difference or ratio that is stored for this column, from both columns as encoded.
-
-        ``own`` is this column and ``other`` the one to which it refers; both must have ``numbers``, the values beside
-        the codes. A row is left out (code -1) only where ``own`` leaves it out.
-        """
+        """Return what is stored for this column; a row is left out (code -1) only where ``own`` leaves it out."""
         assert own.numbers is not None
         assert other.numbers is not None
         edges = self.held.bin_edges
@@ -230,9 +222,8 @@ class ColumnLink:
     def published_numbers(self, held: Floats, other: Floats) -> Floats:
         """Return the column's published values, given the stored differences or ratios and the other column's values.
 
-        ``held`` are the stored differences or ratios and ``other`` the values of the other column. The results are
-        float64 values that the column admits, within the bounds of its form (difference or ratio). If the column admits
-        no such value, the result lies outside these bounds (see :meth:`breaks`).
+        They are float64 values that the column admits, within the bounds of its form. If the column admits no such
+        value, the result lies outside these bounds (see :meth:`breaks`).
         """
         low, high = self._limits(other)
         raw = held * other if self.form.ratio is not None else other + self.sign * self.step * held
@@ -247,8 +238,7 @@ class ColumnLink:
     def breaks(self, values: Floats, other: Floats) -> Mask:
         """Return a mask of the rows whose difference or ratio lies outside the form's bounds by more than rounding.
 
-        ``values`` are the column's published values and ``other`` those of the other column; missing values (NaN) break
-        nothing.
+        ``values`` and ``other`` are the published values of both columns; missing values (NaN) break nothing.
         """
         low, high = self._limits(other)
         near = _NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
@@ -269,12 +259,11 @@ class ColumnLink:
 
 
 def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, ColumnLink]:
-    """Return a :class:`ColumnLink` for each column stored as its difference from, or ratio to, another; by position.
+    """Return a :class:`ColumnLink` for each column with a stored form, by its position in ``asked``.
 
-    Positions are those in ``asked``, the columns that sites read from their rows (:attr:`Schema.asked
-    <fedsynth.schema.schema.Schema.asked>`); ``columns`` are all columns of the schema. Raises :class:`SchemaError` for
-    a form that does not fit its columns: for example, the other column does not exist, is itself stored in this way and
-    comes later, cannot be subtracted or divided, or may be zero or missing although this column may not be missing.
+    Raises :class:`SchemaError` for a form that does not fit its columns: for example, the other column does not exist,
+    has a stored form itself and comes later, cannot be subtracted or divided, or may be zero or missing although this
+    column may not be missing.
     """
     found: dict[int, ColumnLink] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -431,7 +420,7 @@ def _check_lookup(column: Column, source: Column, form: Computed) -> None:
 
 
 def computed_form(column: Column | Identifier) -> Computed | None:
-    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`), ``None`` if it is not."""
+    """Return the computed form of a column, ``None`` if it has none."""
     return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
 
 
@@ -460,10 +449,9 @@ def _computed(column: Column, form: Computed, values: Values, columns: Mapping[s
 
 
 def with_numbers(table: Table, rng: np.random.Generator) -> Table:
-    """Return a table of encoded rows with numbers (float values beside the codes) for all numeric and datetime columns.
+    """Return a table that has numbers for all numeric and datetime columns.
 
-    Numbers that ``table`` lacks are drawn with ``rng``, uniformly from the bin of each row's code (the integer that
-    encodes its value).
+    Those that ``table`` lacks are drawn uniformly from the bin of each row's code.
     """
     numbers = dict(table.numbers)
     for at, column in enumerate(table.schema.stored):
@@ -476,12 +464,8 @@ def with_numbers(table: Table, rng: np.random.Generator) -> Table:
 def published(table: Table) -> Values:
     """Return the published values of the rows of a ``table``, without identifiers.
 
-    Published values are those of the synthetic table: columns stored as a difference or ratio
-    (:class:`~fedsynth.schema.forms.Stored`) are recovered, and computed columns
-    (:class:`~fedsynth.schema.forms.Computed`) computed. They are returned as arrays by column name: numbers (float64,
-    NaN: missing), or codes (the integers that encode values) of categories. If the table lacks the numbers of a numeric
-    or datetime column, a schema that derives no column gives the column's codes instead, and one that derives columns
-    raises :class:`Unsupported`; :func:`with_numbers` draws the numbers.
+    If the table lacks the numbers of a numeric or datetime column, a schema that derives no column gives the column's
+    codes instead, and one that derives columns raises :class:`Unsupported`; :func:`with_numbers` draws the numbers.
     """
     schema = table.schema
     numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
@@ -502,11 +486,10 @@ def published(table: Table) -> Values:
 def broken(schema: Schema, values: Values) -> dict[str, Mask]:
     """Return, for each rule of a schema and each bound of a derived column, a mask of the rows that violate it.
 
-    The keys are sentences that state the rule or bound. ``values`` are published values (:func:`published`), of a model
-    or of real rows. A derived column is one that is computed, or stored as a difference or ratio. A row violates the
-    bounds of a computed column if the value computed from its other columns lies outside them, or differs from the
-    row's own value in that column. Missing numbers, and computed columns that (or whose operands) are not in
-    ``values``, violate nothing.
+    The keys are sentences that state the rule or bound. ``values`` are published values, of a model or of real rows. A
+    row violates the bounds of a computed column if the value computed from its other columns lies outside them, or
+    differs from the row's own value in that column. Missing numbers, and computed columns that (or whose operands) are
+    not in ``values``, violate nothing.
     """
     found: dict[str, Mask] = {}
     for rule in schema.rules:
@@ -534,41 +517,27 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 
 
 def breaking(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each rule or bound of a derived column that real rows violate, with the number of rows.
-
-    ``counts`` has that number by rule or bound, with the keys of :func:`broken`. A derived column is one that is
-    computed from other columns, or stored as a difference or ratio.
-    """
+    """Return a sentence for each rule or bound (a key of :func:`broken`) that real rows violate, with their number."""
     handled = "they are still encoded (stored forms are clipped), but synthetic rows that break it are redrawn"
     return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
 
 
 def any_broken(table: Table) -> Mask:
-    """Return a mask of the encoded rows that violate a rule or a bound of a derived column.
-
-    A derived column is one that is computed from other columns, or stored as a difference or ratio. If the schema has
-    any, the table needs numbers (float values beside the codes); raises :class:`Unsupported` without them.
-    """
+    """Return a mask of the encoded rows that violate a rule or a bound of a derived column; it needs their numbers."""
     masks = list(broken(table.schema, published(table)).values())
     return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
 
 
 def values_of(plain: Table) -> Values:
-    """Return the values of published rows by column name: float64 numbers if the table has them, otherwise codes.
-
-    Codes are the integers that encode values. Published rows have the columns of the synthetic table; ``plain`` holds
-    them under a schema without derived columns (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`).
-    """
+    """Return the values of rows under a :meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>` by column name."""
     return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
 
 
 def plain_table(schema: Schema, values: Values, left_out: int = 0, persons: NDArray[np.uint64] | None = None) -> Table:
     """Encode published values as a table under the schema's plain form, clipping numbers to the columns' bounds.
 
-    The plain form has the same columns, but none stored by its relation to another one or computed, no rules and no
-    identifiers (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`). Published ``values`` are those of the
-    synthetic table, by column name, as :func:`published` returns them; ``left_out`` is the number of rows left out
-    earlier, and ``persons`` are the persons of all rows, which the table records.
+    ``left_out`` is the number of rows left out earlier, and ``persons`` are the persons of all rows, which the table
+    records.
     """
     from fedsynth.rows import Table
 
@@ -585,11 +554,9 @@ def plain_table(schema: Schema, values: Values, left_out: int = 0, persons: NDAr
 
 
 def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:
-    """Return published values (:func:`published`) as a data frame in the schema's column order, with identifiers.
+    """Return published values as a data frame in the schema's column order, with identifiers.
 
-    Published values are those of the synthetic table, by column name. Columns of identifiers
-    (:class:`~fedsynth.schema.forms.Identifier`) are not among them: they are generated here with ``rng``, after any
-    other draw from it.
+    These are generated with ``rng``, after any other draw from it.
     """
     import pandas as pd
 

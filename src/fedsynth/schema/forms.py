@@ -30,10 +30,9 @@ _WORDS = {"second": "s", "minute": "min", "hour": "h", "day": "D"}  # names of u
 
 
 def microseconds_of(unit: str) -> int:
-    """Return the length of a unit of time in microseconds.
+    """Return the length of a unit of time, a name (day, ...) or symbol (D, h, min, s, ms, us), in microseconds.
 
-    The unit is a name (day, hour, minute, second) or a symbol (D, h, min, s, ms, us). Raises :class:`SchemaError` for
-    an unknown unit.
+    Raises :class:`SchemaError` for an unknown unit.
     """
     if (known := UNITS.get(_WORDS.get(unit, unit))) is None:
         raise SchemaError(f"unknown unit {unit!r}; choose one of {', '.join(_WORDS)}")
@@ -57,7 +56,6 @@ class Stored:
     upper: float
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for invalid operands or bounds."""
         _only_one(self, "stored", "difference", "ratio")
         for what in ("difference", "ratio"):
             _operands(self, what, 2, 2)
@@ -90,7 +88,6 @@ class Computed:
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for invalid operands."""
         _only_one(self, "computed", "sum", "difference", "product", "lookup")
         for what, most in (("sum", 64), ("difference", 2), ("product", 64)):
             _operands(self, what, 2, most)
@@ -109,7 +106,7 @@ def _only_one(form: Stored | Computed, name: str, *kinds: str) -> None:
 
 
 def _operands(form: Stored | Computed, kind: str, least: int, most: int) -> None:
-    """Convert a form's operands to a tuple; raise :class:`SchemaError` unless they are ``least`` to ``most`` names."""
+    """Convert a form's operands to a tuple of ``least`` to ``most`` names."""
     names = getattr(form, kind)
     if names is None:
         return
@@ -134,7 +131,6 @@ class Identifier:
     kind: ClassVar[str] = "id"
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for a pattern without ``#``, or with too many."""
         if not isinstance(self.form, str) or (self.form not in ("sequence", "uuid") and "#" not in self.form):
             raise SchemaError(
                 f"column {self.name!r} has form = {self.form!r}; write sequence, uuid, or a pattern such as P-#####"
@@ -145,7 +141,7 @@ class Identifier:
             )
 
     def draw(self, rows: int, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return ``rows`` distinct identifiers, integers for a sequence and otherwise text; ``rng`` draws the digits.
+        """Return ``rows`` distinct identifiers, integers for a sequence and otherwise text.
 
         Raises :class:`InvalidParameter` if the pattern has fewer than ``rows`` distinct identifiers.
         """

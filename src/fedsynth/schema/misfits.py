@@ -53,10 +53,9 @@ class Misfit:
 class Misfits:
     """What encoding changed or left out: the record that an encoded :class:`~fedsynth.rows.Table` carries.
 
-    ``found`` counts the values that were clipped, counted as other or missing, or whose row was left out, by column and
-    reason. ``broken`` counts the rows that violate a rule or a bound of a derived column, which are encoded all the
-    same. ``ignored`` names the columns that the schema does not name. ``remarks`` are further sentences, on malformed
-    lines and on rows beyond a person's limit.
+    ``broken`` counts the rows that violate a rule or a bound of a derived column, which are encoded all the same.
+    ``ignored`` names the columns that the schema does not name. ``remarks`` are further sentences, on malformed lines
+    and on rows beyond a person's limit.
     """
 
     found: tuple[Misfit, ...] = ()
@@ -66,7 +65,7 @@ class Misfits:
 
     @classmethod
     def of(cls, columns: Iterable[tuple[str, Encoded]]) -> Misfits:
-        """Return the record of encoded columns, given as pairs of a column's name and its encoded form."""
+        """Return the record of encoded columns by name."""
         return cls(
             tuple(
                 Misfit(name, fault.wrong, fault.handled, fault.mend, len(fault.rows), fault.examples)
@@ -102,10 +101,7 @@ class Misfits:
         )
 
     def sentences(self, most: int | None = None) -> list[str]:
-        """Return a sentence for each finding, those on rows left out first; only ``most`` of those on values.
-
-        With ``most``, a sentence says how many findings are not listed.
-        """
+        """Return a sentence for each finding, at most ``most`` of them on values; those on rows left out come first."""
         from fedsynth.schema.derive import breaking
 
         found = sorted(self.found, key=lambda one: one.handled != "row left out")
@@ -131,8 +127,7 @@ class Misfits:
 def findings(rows: int, left_out: int, misfits: Misfits, *, everything: bool = False) -> list[str]:
     """Return sentences on what became of ``rows`` that were read, of which encoding ``left_out`` some.
 
-    The first gives the number of rows left out, if any; the others are :meth:`Misfits.sentences`, unless ``everything``
-    is true only the first 20 of those on values.
+    Unless ``everything`` is true, only the first 20 of those on values are included.
     """
     head = [f"{left_out} of the {rows} rows do not fit the schema and are left out"] if left_out else []
     return head + misfits.sentences(None if everything else _FIRST)
@@ -144,7 +139,7 @@ def with_lines(head: str, sentences: Iterable[str]) -> str:
 
 
 def with_examples(encoded: Encoded, values: pd.Series[Any]) -> Encoded:
-    """Return an encoded column whose faults have their first examples from ``values``, which were encoded."""
+    """Return an encoded column whose faults have their first examples from the ``values`` that were encoded."""
     if not encoded.faults:
         return encoded
     return replace(
@@ -153,10 +148,7 @@ def with_examples(encoded: Encoded, values: pd.Series[Any]) -> Encoded:
 
 
 def repeated(fault: Fault, index: NDArray[np.integer[Any]]) -> Fault:
-    """Return a fault of distinct values as that of the rows in which they occur.
-
-    ``index`` has, for each row, the position of its value among the distinct values.
-    """
+    """Return a fault of distinct values as that of the rows in which they occur, by ``index`` into these values."""
     faulty = np.zeros(int(index.max()) + 1, dtype=bool)
     faulty[fault.rows] = True
     firsts = ((int(np.argmax(index == at)), value) for at, value in fault.examples)

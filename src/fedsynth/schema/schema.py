@@ -64,9 +64,9 @@ class Schema:
 
     ``columns`` are the columns of the published table. :attr:`asked` are those that sites are queried about: all except
     computed columns and identifiers. :attr:`stored` are the same columns as sites encode them, some of them by their
-    relation to another column; cliques (sets of columns that are counted together), sizes, positions and codes (the
-    integers that encode values) refer to stored columns. ``missing_values`` are the spellings of missing values in
-    text. ``rules`` are combinations of values that no row has.
+    relation to another column; cliques (sets of columns that are counted together), sizes, positions and codes refer to
+    stored columns. ``missing_values`` are the spellings of missing values in text. ``rules`` are combinations of values
+    that no row has.
 
     Two schemas with equal :attr:`digest` encode every table in the same way; the digest is part of every request. It
     covers neither rules nor columns that sites are not queried about. ``drafted`` marks a schema whose bounds and lists
@@ -82,7 +82,6 @@ class Schema:
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for no or duplicate columns, invalid forms, or invalid rules."""
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "missing_values", tuple(self.missing_values))
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -101,26 +100,19 @@ class Schema:
 
     @cached_property
     def asked(self) -> tuple[Column, ...]:
-        """The columns that sites read from their rows, as they are published: all except computed ones and identifiers.
-
-        Each has its counterpart, at the same position, in :attr:`stored`.
-        """
+        """The columns that sites read from their rows, as they are published; positions are those of :attr:`stored`."""
         return tuple(
             column for column in self.columns if not isinstance(column, Identifier) and computed_form(column) is None
         )
 
     @cached_property
     def links(self) -> dict[int, ColumnLink]:
-        """The columns stored as their difference from, or ratio to, another column, by position in :attr:`stored`."""
+        """The links of columns with a stored form, by position in :attr:`stored`."""
         return links_of(self.columns, self.asked)
 
     @cached_property
     def stored(self) -> tuple[Column, ...]:
-        """The columns as sites encode them and models represent them; positions in cliques refer to these.
-
-        A column that is stored as its difference from, or ratio to, another column is replaced by that difference or
-        ratio.
-        """
+        """The columns as sites encode them and models represent them: some replaced by a difference or ratio."""
         return tuple(self.links[at].held if at in self.links else column for at, column in enumerate(self.asked))
 
     @cached_property
@@ -155,9 +147,8 @@ class Schema:
     def plain(self, names: Iterable[str] | None = None) -> Schema:
         """Return the schema of published values: the same columns without derivations, rules and identifiers.
 
-        Derivations are stored differences and ratios (:class:`~fedsynth.schema.forms.Stored`) and computed values
-        (:class:`~fedsynth.schema.forms.Computed`). Tables of published rows, real or synthetic, are encoded under this
-        schema for comparison. It includes only those computed columns that are in ``names`` (default: all).
+        Tables of published rows, real or synthetic, are encoded under it for comparison. It includes only those
+        computed columns that are in ``names`` (default: all).
         """
         if self.is_plain:
             return self
@@ -178,14 +169,11 @@ class Schema:
         return tuple(column.size for column in self.stored)
 
     def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the contingency table of a ``clique``, a list of positions of :attr:`stored` columns."""
+        """Return the shape of the contingency table of a ``clique``."""
         return tuple(self.sizes[column] for column in clique)
 
     def index(self, name: str) -> int:
-        """Return the position of the column ``name`` in :attr:`stored`.
-
-        Raises :class:`SchemaError` for an unknown name.
-        """
+        """Return the position of a column in :attr:`stored`; raises :class:`SchemaError` for an unknown name."""
         if name not in self.names and name in [column.name for column in self.columns]:
             raise SchemaError(
                 f"column {name!r} is not stored at the sites (it is computed or an identifier); name another column"
@@ -196,11 +184,7 @@ class Schema:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of what determines the encoding, independent of the layout of the schema file.
-
-        It covers the missing values and the columns that sites are queried about, but not rules, computed columns,
-        identifiers and ``drafted``.
-        """
+        """SHA-256 (hex) of what determines the encoding, independent of the layout of the schema file."""
         return hashlib.sha256(json.dumps(self._content(self.asked), sort_keys=True).encode()).hexdigest()
 
     def encode(self, frame: pd.DataFrame) -> Table:
@@ -225,10 +209,9 @@ class Schema:
     def assembled(self, columns: Iterable[Encoded], persons: NDArray[np.uint64] | None = None) -> Table:
         """Return the table of rows whose columns are encoded, without the rows that some column leaves out (code -1).
 
-        ``columns`` are the encoded :attr:`asked` columns, in their order, as they are published; differences and ratios
-        to be stored in place of columns (:class:`~fedsynth.schema.forms.Stored`) are computed here. The table carries
-        the record of the values that do not fit (:class:`~fedsynth.schema.misfits.Misfits`). ``persons`` has an integer
-        for the person of each row (uint64, shape ``(rows,)``), if it is known.
+        ``columns`` are the encoded :attr:`asked` columns, in their order; those to be stored are computed here. The
+        table carries the record of the values that do not fit. ``persons`` has an integer for the person of each row
+        (uint64, shape ``(rows,)``), if it is known.
         """
         from fedsynth.rows import Table
         from fedsynth.schema.derive import broken
@@ -261,10 +244,8 @@ class Schema:
         return replace(table, misfits=misfits)
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
-        """Return one column of a data frame, as published, in encoded form: codes, numbers and values that do not fit.
+        """Return one of the :attr:`asked` columns of a data frame in encoded form; its stored form comes later.
 
-        ``column`` is one of :attr:`asked`; a difference or ratio that is stored in its place
-        (:class:`~fedsynth.schema.forms.Stored`) is formed later, by :meth:`assembled`. The code -1 leaves a row out.
         Raises :class:`SchemaError` if the frame lacks the column.
         """
         import pandas as pd
@@ -283,9 +264,9 @@ class Schema:
         """Validate rows: return a sentence for every kind of fault in every column, with counts and the first examples.
 
         Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
-        out. If all columns can be read, rows that violate a rule, or a bound of a derived column (computed, or stored
-        as a difference or ratio), are also counted. An empty list means that :meth:`encode` clips and recodes no value
-        and leaves out no row, except that a difference or ratio is missing where its other column is missing or zero.
+        out. If all columns can be read, rows that violate a rule, or a bound of a derived column, are also counted. An
+        empty list means that :meth:`encode` clips and recodes no value and leaves out no row, except that a difference
+        or ratio is missing where its other column is missing or zero.
         """
         from fedsynth.schema.derive import breaking
 
@@ -305,9 +286,8 @@ class Schema:
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
         """Decode rows to a data frame with the columns' dtypes; numbers and times are drawn uniformly from their bins.
 
-        ``table`` is a :class:`~fedsynth.rows.Table`, or only its codes: a list with an integer array of shape
-        ``(rows,)`` for each column of :attr:`stored`. The numbers (values beside the codes) that a table may hold are
-        not used. ``rng`` draws the values and the identifiers.
+        ``table`` may be only its codes: a list with an integer array of shape ``(rows,)`` for each column of
+        :attr:`stored`. The numbers that a table may hold are not used. ``rng`` draws the values and the identifiers.
         """
         from fedsynth.rows import Table
         from fedsynth.schema.derive import frame_of, published, with_numbers
@@ -318,9 +298,7 @@ class Schema:
     def publish(self, table: Table) -> Table:
         """Convert stored rows to published rows, with all derived columns: a table under the schema :meth:`plain`.
 
-        Stored rows have the columns :attr:`stored`, as sites encode them; published rows have those of the synthetic
-        table. Raises :class:`Unsupported` if the schema derives columns, but ``table`` lacks the numbers (float values
-        beside the codes) of some numeric or datetime column.
+        Raises :class:`Unsupported` if the schema derives columns, but ``table`` lacks the numbers of some column.
         """
         from fedsynth.schema.derive import plain_table, published
 
@@ -332,9 +310,7 @@ class Schema:
     def store(self, plain: Table) -> Table:
         """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
 
-        Published rows have the columns of the synthetic table; stored rows have the columns :attr:`stored`, as sites
-        encode them. Columns that are stored as a difference or ratio, and the columns to which they refer, must have
-        numbers (float values beside the codes) in ``plain``.
+        Columns with a stored form, and those to which they refer, must have numbers in ``plain``.
         """
         if self.is_plain:
             return plain
@@ -347,10 +323,9 @@ class Schema:
         return replace(table, left_out=table.left_out + plain.left_out, misfits=plain.misfits)
 
     def broken(self, plain: Table) -> dict[str, NDArray[np.bool_]]:
-        """Return, for each rule and each bound of a derived column, a mask of the rows that violate it.
+        """Return, for each rule and each bound of a derived column, a mask of the published rows that violate it.
 
-        ``plain`` holds published rows, under the schema :meth:`plain`. The keys are sentences that state the rule or
-        bound. A derived column is one that is computed, or stored as a difference or ratio.
+        The keys are sentences that state the rule or bound.
         """
         from fedsynth.schema.derive import broken, values_of
 
@@ -400,10 +375,7 @@ class Schema:
 
     @classmethod
     def load(cls, path: Path | str) -> Schema:
-        """Load a schema from a TOML file.
-
-        Raises :class:`SchemaError` if it is not valid, and ``OSError`` if it cannot be read.
-        """
+        """Load a schema from a TOML file; raises :class:`SchemaError` if it is invalid, ``OSError`` if unreadable."""
         try:
             return cls.from_toml(read_text(Path(path)))
         except FedsynthError as error:
@@ -492,7 +464,7 @@ def _rule(entry: dict[str, Any]) -> Rule:
 
 
 def _form(name: str, key: str, entry: Any) -> Stored | Computed:
-    """Build the stored or computed form of a column; raises :class:`SchemaError` with the column's name."""
+    """Build the stored or computed form of a column; errors have the column's name."""
     kind = Stored if key == "stored" else Computed
     known = {field.name: field for field in dataclasses.fields(kind)}
     if not isinstance(entry, dict):
@@ -516,7 +488,7 @@ def _form(name: str, key: str, entry: Any) -> Stored | Computed:
 
 
 def _columns(entries: list[dict[str, Any]]) -> list[Column | Identifier]:
-    """Return the columns; raise :class:`SchemaError` where they, or their bins, are too many for any run."""
+    """Return the columns, unless they, or their bins, are too many for any run."""
     if len(entries) > MOST_COLUMNS:
         raise SchemaError(f"the schema has {len(entries)} columns; at most {MOST_COLUMNS} are allowed")
     found: list[Column | Identifier] = []

@@ -99,7 +99,7 @@ SUCCESS_BITS = 30
 
 @dataclass(frozen=True)
 class SumGraph:
-    """The graph of a secure sum in numbers: with how many others a member shares masks and secrets.
+    """The graph of a secure sum in numbers.
 
     Each of the ``members`` sites has ``degree`` neighbours. A site splits its secrets among these and itself, and
     ``threshold`` of these ``degree + 1`` shares open a secret. ``dropouts`` members may drop out before it becomes
@@ -123,8 +123,8 @@ def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BIT
 
     Of the sum's ``members`` at most ``colluding`` collude with the server, and at most ``dropouts`` drop out. On one
     such graph an adversary learns more than the sum with probability 2^-``bits`` at most (events (a) and (b) of the
-    module's docstring, which has the proof). Probabilities are computed in integers, without rounding. The least number
-    of neighbours is found by bisection, and the returned graph itself was checked.
+    module's docstring). Probabilities are computed in integers, without rounding. The least number of neighbours is
+    found by bisection, and the returned graph itself was checked.
     """
     low, high = 0, (members - 2) // 2  # arcs: the shortest is longer than low; high is tried first
     best = None
@@ -156,10 +156,7 @@ def _threshold(members: int, colluding: int, dropouts: int, arc: int, bits: int)
 
 
 def _bound(population: int, marked: int, drawn: int, rare: Callable[[int, int], bool]) -> int:
-    """Return the least number that the marked ones among ``drawn`` of a population exceed so rarely.
-
-    ``rare(tail, all)`` judges the probability tail / all.
-    """
+    """Return the least number that the marked ones among ``drawn`` exceed as rarely as ``rare(tail, all)`` demands."""
     all_, tail, bound = comb(population, drawn), 0, min(marked, drawn)
     for number, ways in _ways(population, marked, drawn):
         tail += ways
@@ -183,9 +180,7 @@ def _ways(population: int, marked: int, drawn: int) -> Iterator[tuple[int, int]]
 def neighbours(seed: bytes, site: int, layout: SumGraph) -> tuple[int, ...]:
     """Return the sorted positions of a member's neighbours and of itself, among the members in alphabetical order.
 
-    ``seed`` is the digest of the sum's session (:attr:`Session.digest
-    <fedsynth.secure.session.Session.digest>`), ``site`` the member's own position, and ``layout`` says
-    how many members and neighbours there are.
+    ``seed`` is the digest of the sum's session, and ``site`` the member's own position.
     """
     if layout.complete:
         return tuple(range(layout.members))
@@ -196,11 +191,10 @@ def neighbours(seed: bytes, site: int, layout: SumGraph) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def ring(seed: bytes, members: int) -> tuple[list[int], list[int]]:
-    """Return two lists: the members in their order on a ring, and the place of each member in this order.
+    """Return the members (0 to ``members`` - 1) in their order on a ring, and the place of each member in this order.
 
-    Members of a secure sum (0 to ``members`` - 1) that are near each other on the ring are neighbours. They are sorted
-    by 256 bits of a hash each, which depend on ``seed``, the digest of the sum's session. The order is uniform unless
-    two hashes are equal, which nobody can bring about.
+    They are sorted by 256 bits of a hash each, which depend on ``seed``. The order is uniform unless two hashes are
+    equal, which nobody can bring about.
     """
     order = sorted(range(members), key=lambda at: hashlib.sha256(b"fedsynth ring" + seed + at.to_bytes(4)).digest())
     places = [0] * members

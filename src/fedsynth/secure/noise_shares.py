@@ -68,10 +68,10 @@ SEED_BYTES = 32
 
 @dataclass(frozen=True)
 class NoisePart:
-    """One of the independent parts of which a site's :class:`NoiseShare` of the noise consists.
+    """One of the independent parts of a :class:`NoiseShare`.
 
     ``std`` is the standard deviation of the part in each cell, or an upper bound of it; ``draw(cells, bits)`` samples
-    one integer per cell from a source of random bits.
+    one integer per cell.
     """
 
     std: float
@@ -80,8 +80,8 @@ class NoisePart:
     def noise(self, cells: int, seed: bytes) -> Integers:
         """Return this part's noise, int64 of shape ``(cells,)``, as a function of a secret ``seed``.
 
-        ``seed`` has :data:`SEED_BYTES` bytes, and must serve this part of this sum alone. Whoever knows it can compute
-        the noise and subtract it.
+        ``seed`` has :data:`SEED_BYTES` bytes, and must serve this part of this sum alone. Whoever knows it can subtract
+        the noise.
         """
         return self.draw(cells, noise.KeyedBits(seed, b"a part of a share of noise"))
 
@@ -99,10 +99,7 @@ class NoiseShare:
     honest: tuple[int, ...]
 
     def kept(self, honest: int) -> int:
-        """Return how many parts of its noise a site must keep secret if at least ``honest`` sites in a sum are honest.
-
-        These are its first parts. The seeds of the others may be revealed, so that their noise is subtracted.
-        """
+        """Return how many parts, from the first, a site must keep secret if ``honest`` sites in a sum are honest."""
         return next((k + 1 for k, enough in enumerate(self.honest) if enough <= honest), len(self.parts))
 
     def std(self, parts: int) -> float:
@@ -120,9 +117,8 @@ class NoiseShare:
 def share_of(release: Release, norms: Norms, least: int, most: int) -> NoiseShare:
     """Return the share of a release's noise that each site adds so that the honest sites alone add enough.
 
-    The number of honest sites in the sum will be at least ``least`` and at most ``most``. ``release`` says which noise
-    the sum must have, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to one person.
-    Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    The number of honest sites in the sum will be at least ``least`` and at most ``most``; ``norms`` are the sensitivity
+    of the sum to one person. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     std = noise_std(release, norms)
     if isinstance(release, Gaussian) and norms.l2 > 0:
@@ -188,10 +184,10 @@ def _one_part(rho: float, norms: Norms, whole: float, honest: int) -> float:
 
 
 def gaussian_cost(sigmas: Sequence[float], l1: float, l2: float, honest: int) -> float:
-    """Return the privacy cost, as rho of zCDP, of a sum under the noise shares of ``honest`` sites.
+    """Return the cost, as rho of zCDP, of a sum under the noise shares of ``honest`` sites.
 
-    The share of each of these sites consists of discrete Gaussian parts with the parameters ``sigmas``, all at least
-    1/2. ``l1`` and ``l2`` are the sensitivity of the sum to one person. The module's docstring has the proof.
+    Each share consists of discrete Gaussian parts with the parameters ``sigmas``, all at least 1/2. ``l1`` and ``l2``
+    are the sensitivity of the sum to one person. The module's docstring has the proof.
     """
     total, terms = 0.0, []
     for sigma in sigmas:

@@ -74,13 +74,13 @@ logger = logging.getLogger(__name__)
 class Aggregator:
     """The server's side of one secure sum over ``sites`` (an :class:`~fedsynth.federation.trust.Aggregation`).
 
-    A turn is a round of messages. The number of members, the sites that announced their keys in the first turn, decides
-    the rest: ``threshold(members)`` of them must stay to the end, ``quorum(members)`` must sign who is in the sum, and
+    The number of members, the sites that announced their keys in the first turn, decides the rest:
+    ``threshold(members)`` of them must stay to the end, ``quorum(members)`` must sign who is in the sum, and
     ``layout(members)`` is the graph by which they share secrets. ``share(members)`` is the share of the noise that each
-    adds (:class:`~fedsynth.secure.noise_shares.NoiseShare`). Of this share, the parts that are not needed
-    once ``honest(survivors)`` of the sites in the sum are honest are subtracted at the end. ``question`` is the
-    question's digest (hex), ``terms`` the text that all members sign, and ``identities`` holds public identity keys by
-    site. Memory holds three vectors, for any number of sites, as long as their answers are of one length.
+    adds, of which the parts that are not needed once ``honest(survivors)`` of the sites in the sum are honest are
+    subtracted at the end. ``question`` is the question's digest (hex), ``terms`` the text that all members sign, and
+    ``identities`` holds public identity keys by site. Memory holds three vectors, for any number of sites, as long as
+    their answers are of one length.
 
     The other attributes are the state: the current ``turn`` (-1 before the first); by site, the valid answers of the
     turns (``keys``, ``boxes``, ``approvals``, ``shares``) and the length of the masked vector (``cells``); the sum of
@@ -115,18 +115,15 @@ class Aggregator:
 
     @property
     def session(self) -> Session:
-        """The members of this sum with their public keys (:class:`~fedsynth.secure.session.Session`).
-
-        It exists once the second call of :meth:`ask` has evaluated the answers of the first turn.
-        """
+        """The session of this sum, once the second call of :meth:`ask` has evaluated the answers of the first turn."""
         assert self._session is not None
         return self._session
 
     def ask(self) -> Mapping[str, Event | None]:
         """Start the next turn, and return the event to send to each remaining site, by the site's name.
 
-        The event of the first turn is ``None``. The mapping is empty after the last turn, if no site announced its
-        keys, and once too few sites remain or masks cannot be opened, in which case :meth:`result` raises an error.
+        The mapping is empty after the last turn, if no site announced its keys, and once too few sites remain or masks
+        cannot be opened, in which case :meth:`result` raises an error.
         """
         self.turn += 1
         if self.turn == KEYS:
@@ -332,7 +329,6 @@ class Aggregator:
         return [at for at in near if at not in self._inside] if out else near
 
     def _committed(self, sender: str, purpose: str) -> bytes:
-        """Return a sender's commitment to one of its two secrets, :data:`SELF_MASK` or :data:`MASK_SECRET`."""
         committed: bytes = self.boxes[sender].secrets[(SELF_MASK, MASK_SECRET).index(purpose)].tobytes()
         return committed
 
@@ -342,7 +338,6 @@ class Aggregator:
         return committed == commitment(seed, PAIR_SEED)
 
     def _self_mask(self, sender: str) -> bytes | None:
-        """Return the secret of a survivor's self-mask, from itself or else from shares."""
         if sender in self.shares:
             return self.shares[sender].own
         secret = self._recover(sender, SELF_MASK)

@@ -34,10 +34,9 @@ from fedsynth.secure.shamir import SHARE_BYTES
 
 
 class Turn(NamedTuple):
-    """A turn of secure aggregation: the server's message (``event``) to a site, and the site's ``answer``, as types.
+    """A turn of secure aggregation: the types of the server's message and of the site's answer.
 
-    ``event`` is ``NoneType`` in the first turn, in which the question goes alone; ``name`` names the turn in error
-    messages.
+    ``event`` is ``NoneType`` in the first turn, in which the question goes alone; ``name`` names the turn in messages.
     """
 
     event: type
@@ -62,8 +61,8 @@ SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair see
 class PairSecrets(NamedTuple):
     """Secrets (32 bytes each) that two sites derive for one secure sum, so that nobody else knows them.
 
-    ``seed`` gives the mask that one of them adds to its answer and the other subtracts. ``seals`` encrypts the message
-    with secret shares (box) that this site sends to the other, ``unseals`` opens the one that it gets.
+    ``seed`` gives the mask that one of them adds to its answer and the other subtracts. ``seals`` encrypts the box that
+    this site sends to the other, ``unseals`` opens the one that it gets.
     """
 
     seed: bytes
@@ -78,9 +77,7 @@ BOX_BYTES = 2 * SHARE_BYTES + keys.TAG_BYTES
 def commitment(secret: bytes, purpose: str) -> bytes:
     """Return a hash (32 bytes) that commits a site to a ``secret``, so that a wrong one is detected later.
 
-    ``purpose`` says what the secret is for: a site's own mask (:data:`SELF_MASK`), the encryption of its pairwise
-    masks' seeds (:data:`MASK_SECRET`), one pairwise mask (:data:`PAIR_SEED`), or to tell sessions apart
-    (:data:`FRESH`). The protocol of Bonawitz et al. (2017) has no such commitments.
+    ``purpose`` says what the secret is for. The protocol of Bonawitz et al. (2017) has no such commitments.
     """
     return keys.digest(purpose, secret)
 
@@ -88,10 +85,9 @@ def commitment(secret: bytes, purpose: str) -> bytes:
 def sign_keys(identity: bytes, question: str, terms: str, site: str, announcement: bytes) -> bytes:
     """Return a site's signature (64 bytes) of its public keys for one sum, so that no server can invent sites.
 
-    ``identity`` is the seed of its signing key, ``question`` the digest (hex) of the question, ``terms`` what all
-    members must agree on (:attr:`SecureSum.terms <fedsynth.secure.site.SecureSum.terms>`), ``site``
-    its name, and ``announcement`` what it announces: its X25519 key of the run and a commitment (the hash of a secret),
-    64 bytes together.
+    It covers the digest (hex) of the question, the ``terms`` that all members must agree on, the site's name, and what
+    it announces: its X25519 key of the run and a commitment, 64 bytes together. ``identity`` is the seed of its signing
+    key.
     """
     return keys.sign(identity, "keys", question, terms, site, announcement)
 
@@ -102,8 +98,6 @@ def check_keys(
     """Raise :class:`Refused` unless ``site`` signed its keys by :func:`sign_keys`, and its X25519 key is usable.
 
     ``identities`` holds the public identity keys of all known sites by name; ``site`` must be one of them.
-    ``signature`` is the site's, and the other arguments are those of :func:`sign_keys`; ``announcement`` begins with
-    the X25519 key.
     """
     if site not in identities:
         raise Refused(f"{site!r} is not in the roster; add it to the roster, or run without it")
@@ -132,9 +126,9 @@ class Session:
 
     ``question`` is the digest (hex) of the question; ``terms`` are the settings that all members must share;
     ``members`` are the sites' names in alphabetical order, and ``layout`` gives the graph by which they share masks and
-    secrets. ``announcements``, uint8 of shape (members, 64), holds what each member announced: its public key of the
-    run (X25519), and a commitment, the hash of a secret that is never revealed. The secret depends on the member's
-    random salt for the question, so that a member which draws another salt is in another session.
+    secrets. ``announcements``, uint8 of shape (members, 64), holds what each member announced
+    (:class:`~fedsynth.federation.events.KeysAnswer`). A member's commitment depends on its random salt for the
+    question, so that a member which draws another salt is in another session.
     """
 
     question: str
@@ -161,18 +155,14 @@ class Session:
         return cls(question, terms, members, event.announcements, layout(len(members)))
 
     def event(self, site: str, signatures: Mapping[str, bytes]) -> ShareKeys:
-        """Return the server's event of turn 1 for the member ``site``, with which the session starts there.
-
-        ``signatures`` holds every member's signature of its keys (:func:`sign_keys`) by name; the event has those of
-        the member's neighbours.
-        """
+        """Return the server's event of turn 1 for a member; ``signatures`` holds those of all members' keys by name."""
         neighbours = self.neighbours(site)
         signed = [signatures[self.members[at]] for at in neighbours]
         return ShareKeys(self.members, self.announcements, as_bytes(signed, keys.SIGNATURE_BYTES), neighbours)
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 (32 bytes) of the question, the terms, and all members' names and keys, which identifies the sum."""
+        """SHA-256 of the question, the terms, and all members' names and keys, which identifies the sum."""
         return keys.digest("session", self.question, self.terms, *self.members, self._announcements)
 
     def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
@@ -201,31 +191,24 @@ class Session:
         return {member: at for at, member in enumerate(self.members)}
 
     def places(self, sites: Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of ``sites`` in the list of members (:attr:`members`), in the order of ``sites``.
-
-        Raises ``KeyError`` for a site that is not a member.
-        """
+        """Return the positions of ``sites``, which must be members, in :attr:`members`."""
         return tuple(self._places[site] for site in sites)
 
     def at(self, places: Sequence[int], what: str) -> list[str]:
-        """Return the names of the sites at the positions ``places`` in the list of members (:attr:`members`).
+        """Return the names of the sites at the positions ``places`` in :attr:`members`.
 
-        Raises :class:`Refused` for repeated, unsorted or unknown positions; ``what`` says in the error message what
-        they are.
+        Raises :class:`Refused`, in which ``what`` names them, for repeated, unsorted or unknown positions.
         """
         if list(places) != sorted(set(places)) or not all(0 <= at < len(self.members) for at in places):
             raise Refused(f"{what} must be different positions among the session's members, in order")
         return [self.members[at] for at in places]
 
     def neighbours(self, member: str) -> tuple[int, ...]:
-        """Return the sorted positions, among all members, of a member's neighbours and of itself.
-
-        These sites hold the shares of its secrets; positions are those in :attr:`members`.
-        """
+        """Return the sorted positions of a member's neighbours and of itself, which hold the shares of its secrets."""
         return neighbours(self.digest, self._places[member], self.layout)
 
     def announcement(self, member: str) -> bytes:
-        """Return what a member of the sum announced: its public key of the run and a commitment (64 bytes in all)."""
+        """Return what a member of the sum announced."""
         start = ANNOUNCEMENT_BYTES * self._places[member]
         return self._announcements[start : start + ANNOUNCEMENT_BYTES]
 
@@ -250,36 +233,23 @@ class Session:
         return PairSecrets(seed, one, two) if owner == first else PairSecrets(seed, two, one)
 
     def self_mask_key(self, secret: bytes) -> bytes:
-        """Return the key (32 bytes, for :func:`~fedsynth.secure.masking.mask`) of a site's self-mask.
-
-        The self-mask is the one that no other site subtracts. ``secret`` (32 bytes) is what the site has split among
-        its neighbours so that the server can remove this mask from a total.
-        """
+        """Return the key of a site's self-mask, the mask that no other site subtracts, from the secret behind it."""
         return keys.derive(secret, "self mask", self.digest)
 
     def crypt_seeds(self, secret: bytes, seeds: Bytes, *, encrypt: bool) -> Bytes:
         """Encrypt the seeds of a site's pairwise masks under its mask secret, or decrypt them if ``encrypt`` is false.
 
-        ``secret`` is the mask secret (32 bytes), which the site has split among its neighbours so that its pairwise
-        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The key stream
-        made from the secret is used for these seeds alone: a site has one mask secret a session, and one set of
-        neighbours.
+        ``seeds`` and the result are uint8 of shape (neighbours, 32). The key stream made from the secret is used for
+        these seeds alone: a site has one mask secret a session, and one set of neighbours.
         """
         words = seeds.reshape(-1).copy().view("<u8")
         masking.mask(words, keys.derive(secret, "seeds", self.digest), add=encrypt)
         return words.view(np.uint8).reshape(seeds.shape)
 
     def approve(self, identity: bytes, survivors: Sequence[str]) -> bytes:
-        """Return one site's signature (64 bytes) of the list of ``survivors``, the sites whose answers are in the sum.
-
-        ``identity`` is the seed of the site's signing key.
-        """
+        """Return one site's signature of the list of ``survivors``; ``identity`` is the seed of its signing key."""
         return keys.sign(identity, "survivors", self.digest, keys.digest(*survivors))
 
     def approved(self, public: bytes, approval: bytes, survivors: bytes) -> bool:
-        """Whether ``approval`` is the signature of a list of survivors (:meth:`approve`) by the owner of ``public``.
-
-        ``public`` is an identity key; ``survivors`` is the digest of the names
-        (:func:`~fedsynth.secure.keys.digest`).
-        """
+        """Whether the owner of ``public`` signed (:meth:`approve`) the survivors of whose names this is the digest."""
         return keys.verified(public, approval, "survivors", self.digest, survivors)

@@ -41,11 +41,10 @@ shares that are at most half of those beyond the threshold are found without a s
 def split(secret: bytes, points: Sequence[int], coefficients: Words) -> Words:
     """Return the shares of a 32-byte ``secret`` at ``points``, uint64 of shape (points, 9): one row for each holder.
 
-    ``points`` are different integers from 1 to :data:`PRIME` - 1. ``coefficients``, uint64 of shape (threshold - 1, 9),
-    are those of the polynomials above degree 0; they must be independent, uniform modulo :data:`PRIME`
-    (:func:`uniform`), and used for this secret alone. As many shares as the threshold give the secret back. Raises
-    ``ValueError`` for a secret of another length or a threshold above the number of points, and :class:`FedsynthError`
-    for invalid points.
+    ``points`` are different integers from 1 to :data:`PRIME` - 1 (else :class:`FedsynthError`). ``coefficients``,
+    uint64 of shape (threshold - 1, 9), are those of the polynomials above degree 0; they must be independent, uniform
+    modulo :data:`PRIME` (:func:`uniform`), and used for this secret alone. Raises ``ValueError`` for a secret of
+    another length or a threshold above the number of points.
     """
     if len(secret) != 32:
         raise ValueError(f"a secret has 32 bytes, not {len(secret)}")
@@ -55,10 +54,7 @@ def split(secret: bytes, points: Sequence[int], coefficients: Words) -> Words:
 
 
 def uniform(bits: RandomBits, count: int) -> Words:
-    """Return ``count`` rows of nine integers (uint64), independent and exactly uniform modulo :data:`PRIME`.
-
-    Their shape is (count, 9). They serve as the coefficients of :func:`split`; ``bits`` is the source of randomness.
-    """
+    """Return ``count`` rows of nine integers (uint64), independent and exactly uniform modulo :data:`PRIME`."""
     found = np.empty(0, dtype=np.uint64)
     while found.size < count * WORDS:
         drawn = bits.words((count * WORDS - found.size + 1) // 2)
@@ -70,8 +66,7 @@ def uniform(bits: RandomBits, count: int) -> Words:
 def weights_at_zero(points: Sequence[int]) -> Words:
     """Return the Lagrange weights w_i (uint64, modulo :data:`PRIME`): a polynomial's value at 0 is sum_i w_i f(x_i).
 
-    ``points`` are the x_i, different integers from 1 to :data:`PRIME` - 1; others raise :class:`FedsynthError`. The
-    polynomial's degree must be less than their number.
+    ``points`` are the x_i, as in :func:`split`. The polynomial's degree must be less than their number.
     """
     at = np.array(_checked(points), dtype=np.uint64)
     below = (at[None, :] + PRIME - at[:, None]) % PRIME  # row i: x_j - x_i
@@ -87,11 +82,10 @@ def recover(
 ) -> tuple[bytes, tuple[int, ...]] | None:
     """Return the secret (32 bytes) that ``shares`` give, and the points of wrong shares; ``None`` if no secret fits.
 
-    ``shares`` holds nine words (a row of :func:`split`) for each point, of which ``threshold`` give the secret;
-    ``fits(secret)`` says whether a candidate is the right one. First the shares are left out that a Reed-Solomon
-    decoder finds to be wrong (:func:`_misfits`). If that does not help, sets of shares to leave out are tried, the
-    smallest first, as long as ``threshold`` shares are left, and at most :data:`MOST_TRIES` sets. Without the points R
-    the value at 0 is
+    ``shares`` holds nine words (a row of :func:`split`) for each point; ``fits(secret)`` says whether a candidate is
+    the right one. First the shares are left out that a Reed-Solomon decoder finds to be wrong (:func:`_misfits`). If
+    that does not help, sets of shares to leave out are tried, the smallest first, as long as ``threshold`` shares are
+    left, and at most :data:`MOST_TRIES` sets. Without the points R the value at 0 is
 
         sum_i w_i y_i prod_{r in R} (r - i) / prod_{r in R} r,
 
@@ -158,12 +152,12 @@ def _recurrence(sums: Sequence[int]) -> list[int]:
 
 
 def to_bytes(share: Words) -> bytes:
-    """Return one share (nine words, a row of :func:`split`) as :data:`SHARE_BYTES` bytes."""
+    """Return one share as :data:`SHARE_BYTES` bytes."""
     return share.astype("<u4").tobytes()
 
 
 def from_bytes(data: bytes) -> Words | None:
-    """Return the share that :func:`to_bytes` wrote (nine words, uint64); ``None`` for bytes that are no share."""
+    """Return the share that :func:`to_bytes` wrote; ``None`` for bytes that are no share."""
     if len(data) != SHARE_BYTES:
         return None
     share = np.frombuffer(data, dtype="<u4").astype(np.uint64)
@@ -209,7 +203,6 @@ def _product(left: Words, right: Words) -> Words:
 
 
 def _row_products(matrix: Words) -> Words:
-    """Return the product of each row modulo :data:`PRIME`."""
     while matrix.shape[1] > 1:
         if matrix.shape[1] % 2:
             matrix = np.hstack([matrix, np.ones((len(matrix), 1), dtype=np.uint64)])

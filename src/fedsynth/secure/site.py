@@ -125,8 +125,8 @@ class SecureSum(Trust, SumProtocol):
     left in a sum. Once the sites in the sum are known, noise that so many sites do not need is subtracted: a sum over s
     sites then has s / :meth:`honest` (s) times the variance of a trusted server's, more where some dropped out, and up
     to s times for small Gaussian noise and for Laplace noise of a scale above 4096, of which nothing is subtracted
-    (:mod:`~fedsynth.secure.noise_shares`). Where so few take part that a site can count on nobody else, it
-    adds the whole noise itself, as under :class:`~fedsynth.federation.local.LocalNoise`.
+    (:mod:`~fedsynth.secure.noise_shares`). Where so few take part that a site can count on nobody else, it adds the
+    whole noise itself, as under :class:`~fedsynth.federation.local.LocalNoise`.
 
     Parameters
     ----------
@@ -138,8 +138,8 @@ class SecureSum(Trust, SumProtocol):
         runs on a sparse graph (:meth:`layout`), that is made for so many failures, or for a twentieth of the members if
         ``None``: where more sites fail, the sum may fail too.
     roster
-        Every site's name and public identity key (:func:`~fedsynth.keys.identity`). A
-        simulation fills it in; a deployed site's policy holds its own copy.
+        Every site's name and public identity key. A simulation fills it in; a deployed site's policy holds its own
+        copy.
     """
 
     min_honest: int | None = None
@@ -152,7 +152,6 @@ class SecureSum(Trust, SumProtocol):
     reads: ClassVar[int] = MASKED
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
         if self.min_honest is not None and self.min_honest < 1:
             raise InvalidParameter(
                 f"min_honest must be at least 1, since a site trusts itself, not {self.min_honest} (--trust-set)"
@@ -169,10 +168,6 @@ class SecureSum(Trust, SumProtocol):
 
     @override
     def with_roster(self, roster: Mapping[str, bytes]) -> SecureSum:
-        """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name.
-
-        Raises :class:`InvalidParameter` if two sites share a key, or if there are fewer sites than ``min_honest``.
-        """
         return replace(self, roster=dict(roster))
 
     @property
@@ -189,11 +184,6 @@ class SecureSum(Trust, SumProtocol):
     @property
     @override
     def assumption(self) -> str:
-        """The assumption that the guarantee rests on, as English text: how many of all sites are honest.
-
-        If a sum over all sites would run on a sparse graph (:meth:`layout`), the text also says how rarely such a graph
-        fails.
-        """
         size = len(self.roster)
         honest, found = f"at least {size - self.colluding} of the {size} sites are honest", self.layout(size)
         if found.complete:
@@ -229,12 +219,11 @@ class SecureSum(Trust, SumProtocol):
     def quorum(self, members: int) -> int:
         """Return how many of ``members`` sites must sign the same survivors before a site gives shares of secrets.
 
-        Survivors are the sites whose answers are in the sum. An honest site signs one set of survivors a session. Two
-        sets with q signatures each would have 2q - members signers in common, at least, who signed both and thus
-        collude; if c members collude and 2q > members + c, these would be more than c. So honest sites give shares for
-        one set, if for any, and q = (members + c) // 2 + 1 signatures are enough: nobody needs to see more. That
-        does not depend on the graph, nor on who verified whose keys of this session: the survivors' signatures are
-        verified by the identity keys of the roster.
+        An honest site signs one set of survivors a session. Two sets with q signatures each would have 2q - members
+        signers in common, at least, who signed both and thus collude; if c members collude and 2q > members + c, these
+        would be more than c. So honest sites give shares for one set, if for any, and q = (members + c) // 2 + 1
+        signatures are enough: nobody needs to see more. That does not depend on the graph, nor on who verified whose
+        keys of this session: the survivors' signatures are verified by the identity keys of the roster.
         """
         return (members + min(self.colluding, members - 1)) // 2 + 1  # the site that asks this is honest
 
@@ -242,9 +231,7 @@ class SecureSum(Trust, SumProtocol):
         """Return the graph by which the ``members`` sites of a sum share masks and secrets with their neighbours.
 
         It is complete up to :data:`COMPLETE` members, and sparse beyond where the bound on colluding sites allows for
-        it (:func:`~fedsynth.secure.graph.layout`). A sparse graph is made for the number of sites that
-        may drop out (the attribute ``dropouts``), for a twentieth of the members if that is ``None``, and never for
-        more than :meth:`threshold` allows.
+        it (:func:`~fedsynth.secure.graph.layout`); it never bears more dropouts than :meth:`threshold` allows.
         """
         threshold = self.threshold(members)
         found = None
@@ -260,19 +247,13 @@ class SecureSum(Trust, SumProtocol):
     def share(self, release: Release, norms: Norms, members: int) -> NoiseShare:
         """Return the share of the noise that each site adds in a sum that begins with ``members`` sites.
 
-        It is enough for any number of sites that the sum can end with (:meth:`threshold` or more). ``release`` says
-        which noise the sum must have, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to
-        one person. Raises :class:`Unsupported` for a release that is not a noisy sum.
+        It is enough for any number of sites that the sum can end with. Raises :class:`Unsupported` for a release that
+        is not a noisy sum.
         """
         return share_of(release, norms, self.honest(self.threshold(members)), self.honest(members))
 
     @override
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the standard deviation of the noise in each cell of a sum that all of ``sites`` sites stay in.
-
-        ``release`` says which noise the sum must have, and at what privacy cost; ``norms`` are the L1 and L2
-        sensitivity of the sum to one person. Raises :class:`Unsupported` for a release that is not a noisy sum.
-        """
         share = self.share(release, norms, sites)
         return share.std(share.kept(self.honest(sites))) * math.sqrt(sites)
 
@@ -280,12 +261,6 @@ class SecureSum(Trust, SumProtocol):
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> Aggregator:
-        """Return the server's side of a sum over ``sites``, which relays messages, adds up, and adds no noise.
-
-        ``digest`` is the SHA-256 (hex) of the question, ``release`` says which noise the sites add together, and at
-        what privacy cost, and ``norms`` are the L1 and L2 sensitivity of the sum to one person; ``bits`` is not used.
-        Raises :class:`Unsupported`, before any site is asked, for a release that is not a noisy sum.
-        """
         self.share(release, norms, len(sites))  # some noise cannot be shared
         return Aggregator(
             digest,
@@ -301,12 +276,6 @@ class SecureSum(Trust, SumProtocol):
 
     @override
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return a site's answer in one of a sum's five turns (rounds of messages), listed in the package's docstring.
-
-        ``site`` gives access to the question, the rows and the site's secrets; ``turn`` counts from 0, and ``event`` is
-        what the server sent in it. Raises :class:`Refused` for an event that is malformed, comes in the wrong turn, or
-        contradicts what the site has taken before.
-        """
         if not 0 <= turn < len(TURNS) or type(event) is not TURNS[turn].event:
             raise Refused(
                 f"turn {turn} of a secure sum takes no such event; install the same fedsynth version everywhere"
@@ -355,7 +324,6 @@ class SecureSum(Trust, SumProtocol):
         )
 
     def _session(self, site: SiteTurn, digest: bytes) -> Session:
-        """Return the site's session; refuse an event of another session."""
         event = _taken(site, "members or keys", ShareKeys)
         session = Session.read(event, site.digest, self.terms, self.layout)
         if session.digest != digest:
@@ -426,7 +394,6 @@ class SecureSum(Trust, SumProtocol):
         return ApprovalAnswer(session.approve(site.identity, survivors))
 
     def _unmask(self, site: SiteTurn, event: Unmask) -> SharesAnswer:
-        """Return the secrets that remove masks and excess noise from the total, once enough survivors approved it."""
         session = self._session(site, event.session)
         survivors = session.at(_taken(site, "survivors", Approve).survivors, "survivors")
         self._check_approvals(session, event, survivors)

@@ -1,7 +1,7 @@
 """Calls of the coordinator to one of three servers, and the server's results: data in the wire format.
 
 A vault is the sum of the sites' tables, held in secret shares; its name ``vault`` is the digest (hex) of the question
-that it began with. ``site`` is a site's name.
+that it began with. The calls are the methods of :class:`~fedsynth.servers.server.ComputeParty` of the same names.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ MOST_REASON = 1000
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Base class of the coordinator's calls to a compute server, and of their results; it fixes their encoding."""
+    """Base class of calls and results; it fixes their encoding."""
 
 
 class Begin(Call, frozen=True, tag="begin"):
-    """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
-
-    ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the coordinator's signature
-    of them. ``agreement`` is the run's agreement, which the question names. The result is :class:`Done`.
-    """
+    """Call: begin a vault, or let more sites join it; the result is :class:`Done`."""
 
     vault: HexDigest
     agreement: Bytes
@@ -38,11 +34,7 @@ class Begin(Call, frozen=True, tag="begin"):
 
 
 class Take(Call, frozen=True, tag="take"):
-    """Call: open the secret shares that one site sealed for this server; the result is :class:`Confirmations`.
-
-    ``dealt`` holds the sealed shares, as far as this server needs them
-    (:class:`~fedsynth.federation.events.DealtShares`).
-    """
+    """Call: open the shares that one site sealed for this server; the result is :class:`Confirmations`."""
 
     vault: HexDigest
     site: _Site
@@ -52,8 +44,8 @@ class Take(Call, frozen=True, tag="take"):
 class Confirm(Call, frozen=True, tag="confirm"):
     """Call: compare a site's shares with those of the two other servers; the result is :class:`Confirmed`.
 
-    ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in common with the
-    previous server (its number less 1, modulo 3) and with the next one, as these two sent them.
+    ``before`` and ``after`` are the keyed digests of the shares that this server has in common with the previous server
+    (its number less 1, modulo 3) and with the next one, as these two sent them.
     """
 
     vault: HexDigest
@@ -70,41 +62,26 @@ class Drop(Call, frozen=True, tag="drop"):
 
 
 class Keep(Call, frozen=True, tag="keep"):
-    """Call: let into the vault all sites whose shares were taken and confirmed; the result is :class:`Done`.
-
-    ``sites`` are the names of these sites, in the order in which their shares were taken (:class:`Take`, then
-    :class:`Confirm`).
-    """
+    """Call: let into the vault all sites whose shares were confirmed, in order; the result is :class:`Done`."""
 
     vault: HexDigest
     sites: Sites
 
 
 class Ask(Call, frozen=True, tag="ask"):
-    """Call: check a ``question``, to open tables of a vault with noise or select one privately; nothing is charged yet.
-
-    The result is :class:`Asked`, the server's statement of the question and of its own state.
-    """
+    """Call: check a ``question``, without a charge; the result is :class:`Asked`."""
 
     question: OpenTables | SelectTable
 
 
 class Recall(Call, frozen=True, tag="recall"):
-    """Call: return the stored answer to a ``question`` that this server has answered already.
-
-    The result is :class:`Answered`, or :class:`Failure` if the question was not answered yet.
-    """
+    """Call: return the stored answer to a ``question``; the result is :class:`Answered`, or else :class:`Failure`."""
 
     question: OpenTables | SelectTable
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Call: charge and answer the question that was asked last (:class:`Ask`), if all three servers state the same.
-
-    ``statements`` are the servers' signed statements of the question and of their state, in the order of the servers'
-    numbers (:class:`~fedsynth.servers.questions.ServerStatement`). The result is
-    :class:`Answered`.
-    """
+    """Call: charge and answer the last question, if all servers state the same; the result is :class:`Answered`."""
 
     statements: Annotated[tuple[SignedStatement, ...], msgspec.Meta(min_length=3, max_length=3)]
 
@@ -113,14 +90,13 @@ AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree
 
 
 class Done(Call, frozen=True, tag="done"):
-    """Result of a call to a compute server that was carried out, where there is nothing else to say."""
+    """Result of a call that was carried out, where there is nothing else to say."""
 
 
 class Confirmations(Call, frozen=True, tag="confirmations"):
-    """Result of :class:`Take`: keyed digests (32 bytes) of the site's two shares at this server.
+    """Result of :class:`Take`: keyed digests of the site's two shares at this server.
 
-    ``before`` is for the previous server (its number less 1, modulo 3), ``after`` for the next one, each of which holds
-    one of these shares too.
+    ``before`` is for the previous server, ``after`` for the next one, each of which holds one of these shares too.
     """
 
     before: _Mac
@@ -134,10 +110,7 @@ class Confirmed(Call, frozen=True, tag="confirmed"):
 
 
 class Asked(Call, frozen=True, tag="asked"):
-    """Result of :class:`Ask`: this server's signed statement of the question, and whether it has answered it before.
-
-    ``statement`` is described at :class:`~fedsynth.servers.questions.ServerStatement`.
-    """
+    """Result of :class:`Ask`: this server's signed statement, and whether it has answered the question before."""
 
     statement: SignedStatement
     answered: bool
@@ -148,7 +121,7 @@ class Answered(Call, frozen=True, tag="answered"):
 
     ``reply`` is the server's noisy additive share of the opened tables (uint64 numbers), or the index of the drawn
     candidate (4 bytes, big endian). ``sent`` is the number of bytes that this server sent to the two others during a
-    draw (a private selection by all three); it is 0 for opened tables and for an earlier answer (:class:`Recall`).
+    draw; it is 0 for opened tables and for an earlier answer.
     """
 
     reply: Bytes
@@ -158,9 +131,9 @@ class Answered(Call, frozen=True, tag="answered"):
 class Failure(Call, frozen=True, tag="failure"):
     """Result of any call that was not carried out, with the ``reason`` for the coordinator.
 
-    ``code`` says what kind of failure it is: ``refused`` if the call is invalid, or the server's terms or its ledger of
-    questions forbid it; ``spent`` if the privacy budget does not cover the question; ``lost`` if another server did not
-    finish a draw; ``failed`` for any other error, whose reason stays in the server's log.
+    ``code`` is ``refused`` if the call is invalid, or the server's terms or ledger forbid it; ``spent`` if the privacy
+    budget does not cover the question; ``lost`` if another server did not finish a draw; ``failed`` for any other
+    error, whose reason stays in the server's log.
     """
 
     code: Literal["refused", "spent", "lost", "failed"]

@@ -22,56 +22,44 @@ SERVERS_FILE = "servers.toml"
 
 
 class ServerCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The addresses, public keys and certificates of all three compute servers: the file ``servers.toml``.
+    """The file ``servers.toml``: the cards of all three compute servers, in the order of their numbers 0, 1, 2.
 
-    Whoever has this file accepts no other servers. ``servers`` are the servers' cards in the order of their numbers 0,
-    1, 2, which must be the same everywhere.
+    Whoever has this file accepts no other servers. The order must be the same everywhere.
     """
 
     servers: tuple[ServerCard, ...]
 
     def __post_init__(self) -> None:
-        """Raise :class:`FedsynthError` unless the cards belong to three different servers."""
         check_publics(tuple(card.keys for card in self.servers))
         if len({card.address for card in self.servers}) < SERVERS:
             raise FedsynthError("two of the three servers have the same address; pin three different servers")
 
 
 def card_fingerprint(card: ServerCard) -> str:
-    """Return 30 digits that identify a server's address, keys and certificate, for a comparison by phone."""
+    """Return 30 digits that identify a server's card, for a comparison by phone."""
     return fingerprint("compute server", msgspec.json.encode(card, order="deterministic"))
 
 
 def write_card(path: Path, card: ServerCard) -> None:
-    """Write a server's own card (address, public keys, certificate) to the file ``path`` (TOML)."""
+    """Write a server's own card to the file ``path`` (TOML)."""
     said = "# A compute server's address and public keys; fedsynth compute-server agree takes three of them\n"
     write_whole(path, said + tomli_w.dumps(msgspec.to_builtins(card), multiline_strings=True))
 
 
 def load_card(path: Path) -> ServerCard:
-    """Read a server's card (address, public keys, certificate) from the TOML file ``path``.
-
-    Raises :class:`FedsynthError` if the file cannot be read or does not hold a valid card.
-    """
+    """Read a server's card from a TOML file; raises :class:`FedsynthError` for any other file."""
     return _converted(path, ServerCard, "card of a compute server")
 
 
 def write_cards(path: Path, cards: Sequence[ServerCard]) -> None:
-    """Write the three servers' cards (addresses, public keys, certificates) to the TOML file ``path``.
-
-    ``cards`` are in the order of the servers' numbers. Raises :class:`FedsynthError` unless they belong to three
-    different servers.
-    """
+    """Write the three servers' cards to a TOML file; raises :class:`FedsynthError` unless the servers are different."""
     said = "# The three compute servers, as they were compared by phone; written by fedsynth compute-server agree\n"
     content = msgspec.to_builtins(ServerCards(tuple(cards)))
     write_whole(path, said + tomli_w.dumps(content, multiline_strings=True))
 
 
 def load_cards(path: Path) -> tuple[ServerCard, ...]:
-    """Read the three servers' cards (addresses, public keys, certificates) from ``path``, in order of their numbers.
-
-    Raises :class:`FedsynthError` if the file cannot be read or does not hold the cards of three different servers.
-    """
+    """Read the three servers' cards, in order of their numbers; raises :class:`FedsynthError` for any other file."""
     return _converted(path, ServerCards, "file of three compute servers").servers
 
 

@@ -78,7 +78,7 @@ _running = threading.Lock()  # MPyC knows one runtime in a process
 
 
 class DrawFailed(FedsynthError):
-    """Raised if a draw among three servers (:func:`draw`) could not be finished, so that this party has no result."""
+    """Raised if a draw (:func:`draw`) could not be finished, so that this party has no result."""
 
 
 class Link(Protocol):
@@ -99,10 +99,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Result of :func:`draw` at one party: the drawn candidate's ``index``, and how many bytes the party ``sent``.
-
-    The bytes are those of the computation, without the few by which the parties begin.
-    """
+    """Result of :func:`draw` at one party: the drawn candidate's ``index``, and how many bytes the party ``sent``."""
 
     index: int
     sent: int
@@ -110,19 +107,16 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The public part of a draw (:func:`draw`): an integer weight and an integer penalty for each candidate table.
+    """The public part of a draw (:func:`draw`): a weight in [1, 2^16] and a penalty in [0, 2^25] for each candidate.
 
-    Weights lie in [1, 2^16], penalties in [0, 2^25]. Both arrays have shape (candidates,), with at most
-    :data:`MOST_CANDIDATES`. A candidate's utility, the score by which it is drawn, is weight * (distance - penalty),
-    where distance is the L2 distance of the table from its expected counts; distance and penalty are in whole records.
-    Other numbers raise :class:`InvalidParameter`.
+    Both arrays have shape (candidates,), with at most :data:`MOST_CANDIDATES`. Other numbers raise
+    :class:`InvalidParameter`: a utility that wraps would reveal a threshold.
     """
 
     weights: NDArray[np.int64]
     penalties: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` outside these ranges: a utility that wraps would reveal a threshold."""
         size = self.weights.size
         if not 1 <= size <= MOST_CANDIDATES or {self.weights.shape, self.penalties.shape} != {(size,)}:
             raise InvalidParameter(f"a draw needs a weight and a penalty for each of 1 to {MOST_CANDIDATES} candidates")
@@ -142,17 +136,15 @@ def draw(
 ) -> Drawn:
     """Take part in a joint private selection as ``party`` (0, 1 or 2); return the index that all three parties get.
 
-    Each candidate is a table. Its utility (score) is weight * (distance - penalty), with the public numbers of
-    ``candidates`` and the L2 distance of the table from its expected counts; Gumbel noise is added to each utility, and
-    the candidate with the largest sum is drawn. ``shares`` are this party's additive shares (modulo 2^128, shape (2,
-    candidates): low and high words) of the squared distances, of which those from 2^51 on count as 2^51 - 1. ``noise``
-    holds the Gumbel number that this party adds for each candidate, in units of 1 / ``GRAIN`` (1/1024) weighted record
-    (the unit of a utility: a record times the candidate's weight); ``None`` means zeros, and party 2 must give
-    ``None``. ``links`` are the connections to the other two parties, by their numbers; they are closed at the end,
-    however it ends once the arguments are accepted. Draws of one process wait for each other. Raises
-    :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds once all three have
-    begun, :class:`InvalidParameter` for arguments that do not fit each other, and :class:`Unsupported` for noise beyond
-    :data:`LARGEST_NOISE`, or without MPyC.
+    ``shares`` are this party's additive shares (modulo 2^128, shape (2, candidates): low and high words) of the squared
+    distances, of which those from 2^51 on count as 2^51 - 1. ``noise`` holds the Gumbel number that this party adds for
+    each candidate, in units of 1 / ``GRAIN`` weighted record; ``None`` means zeros, and party 2 must give ``None``.
+    ``links`` are the connections to the other two parties, by their numbers; they are closed at the end, however it
+    ends once the arguments are accepted. Draws of one process wait for each other.
+
+    Raises :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds once all three
+    have begun, :class:`InvalidParameter` for arguments that do not fit each other, and :class:`Unsupported` for noise
+    beyond :data:`LARGEST_NOISE`, or without MPyC.
     """
     size = candidates.weights.size
     if shares.shape != (2, size) or (noise is not None and noise.shape != (size,)):
@@ -295,14 +287,12 @@ class _End:
         self.reader.start()
 
     def write(self, data: bytes) -> None:
-        """Send bytes; if that fails, the draw fails."""
         try:
             self.link.send(data)
         except OSError as error:
             self._fail(f"server {self._other + 1} is lost ({error})")
 
     def writelines(self, parts: list[bytes]) -> None:
-        """Send several parts in one write."""
         self.write(b"".join(parts))
 
     def _read(self) -> None:

@@ -38,12 +38,8 @@ LEDGER = "ledger.sqlite"
 class AgreedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The terms that a compute server's operator accepted, as stored in ``terms.toml`` of the server's folder.
 
-    A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables.
-    ``questions`` is the largest number of questions that the server answers about one deposit, the shares of all sites'
-    tables in one run. ``terms`` are the federation's (coordinator, schema, budget), ``members`` is the signed list of
-    its sites. ``public_sizes`` says that the sites' numbers of rows are public. As such numbers show whether a person
-    was added or removed, the guarantee then hides whether a person's rows were replaced by others (neighbouring
-    tables), otherwise whether they were added or removed.
+    ``questions`` is the largest number of questions that the server answers about one deposit. ``terms`` are the
+    federation's, ``members`` is the signed list of its sites.
     """
 
     questions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -55,9 +51,8 @@ class AgreedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def make(folder: Path, address: str) -> ServerCard:
     """Create the folder of a compute server with its secret key and its public card, and return the card.
 
-    ``address`` is the HOST:PORT at which the server will listen. The card holds the address, public keys and a
-    certificate, and is also written to ``card.toml``. An existing secret is kept, so a second call can change the
-    address. Raises :class:`~fedsynth.errors.FedsynthError` if an existing secret is damaged or readable by others, and
+    ``address`` is the HOST:PORT at which the server will listen. An existing secret is kept, so a second call can
+    change the address. Raises :class:`~fedsynth.errors.FedsynthError` if it is damaged or readable by others, and
     :class:`~fedsynth.errors.InvalidParameter` for an address of another form.
     """
     private_folder(folder)
@@ -91,9 +86,8 @@ def server_secret(folder: Path) -> bytes:
 def pin(folder: Path, cards: Sequence[ServerCard]) -> None:
     """Write the cards of the three compute servers into a folder: from then on, its owner trusts these three only.
 
-    ``folder`` is that of a compute server, a site or the coordinator. ``cards`` are the servers' public addresses and
-    keys, in the same order everywhere; the caller had their fingerprints compared by phone. Earlier cards are replaced.
-    Raises :class:`~fedsynth.errors.FedsynthError` unless the cards are of three different servers.
+    ``folder`` is that of a compute server, a site or the coordinator. The caller had the cards' fingerprints compared
+    by phone.
     """
     write_cards(folder / SERVERS_FILE, cards)
 
@@ -101,10 +95,9 @@ def pin(folder: Path, cards: Sequence[ServerCard]) -> None:
 def read_terms(invitation: Path, roster: Path) -> tuple[InvitedTerms, SignedRoster]:
     """Return a federation's terms and the signed list of its sites, for the operator of a compute server to accept.
 
-    Terms are what all parties accept, such as coordinator, schema and budget. ``invitation`` is the file with which any
-    one site was invited, which holds the terms; ``roster`` is the coordinator's ``roster.toml``, the list of all sites
-    with their keys. Raises :class:`~fedsynth.errors.FedsynthError` for files that are not these, a roster of other
-    terms, and one that the coordinator named in the terms did not sign.
+    ``invitation`` is that of any one site; ``roster`` is the coordinator's ``roster.toml``. Raises
+    :class:`~fedsynth.errors.FedsynthError` for files that are not these, a roster of other terms, and one that the
+    coordinator named in the terms did not sign.
     """
     terms, members = load(invitation, Invitation).terms, load(roster, SignedRoster)
     if members.roster.terms != terms.digest:
@@ -116,9 +109,8 @@ def read_terms(invitation: Path, roster: Path) -> tuple[InvitedTerms, SignedRost
 def agree(folder: Path, agreed: AgreedTerms) -> None:
     """Store the terms that a compute server's operator accepted; the first call also creates the server's ledger.
 
-    ``folder`` is the server's, which :func:`make` created. Earlier terms are replaced; a ledger, which records what the
-    server has released, is never replaced. Raises :class:`~fedsynth.errors.FedsynthError` if the folder holds no valid
-    secret, or earlier terms but no ledger.
+    Earlier terms are replaced, a ledger never. Raises :class:`~fedsynth.errors.FedsynthError` if the folder holds no
+    valid secret, or earlier terms but no ledger.
     """
     server_secret(folder)
     if not (folder / TERMS).exists():
@@ -131,10 +123,10 @@ def agree(folder: Path, agreed: AgreedTerms) -> None:
 
 
 def load_agreed(folder: Path) -> AgreedTerms:
-    """Return the terms that a compute server's operator accepted, as :func:`agree` stored them.
+    """Return the terms that :func:`agree` stored.
 
-    ``folder`` is the server's. Raises :class:`~fedsynth.errors.FedsynthError` if the file of the terms is missing or of
-    another version, or if the coordinator's or a site's signature of the list of sites in it is wrong.
+    Raises :class:`~fedsynth.errors.FedsynthError` if their file is missing or of another version, or if the
+    coordinator's or a site's signature of the list of sites in it is wrong.
     """
     path = folder / TERMS
     if not path.is_file():
@@ -150,8 +142,7 @@ def load_agreed(folder: Path) -> AgreedTerms:
 def open_ledger(folder: Path) -> Book:
     """Open the ledger of a compute server, its record of all questions that it answered and of their privacy cost.
 
-    ``folder`` is the server's. Raises :class:`~fedsynth.errors.FedsynthError` if the ledger is missing, damaged or
-    readable by others.
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
     """
     path = folder / LEDGER
     if not path.is_file() or not path.stat().st_size:
@@ -167,9 +158,9 @@ def open_ledger(folder: Path) -> Book:
 def charged_questions(folder: Path) -> list[dict[str, Any]]:
     """Return the questions that a compute server charged, oldest first, from the audit in its ledger.
 
-    ``folder`` is the server's. Each has the ``time``, the ``vault`` (a digest, hex), the question's ``number`` in it
-    and digest (``question``), and its ``price`` in rho, or epsilon if delta is 0. Raises
-    :class:`~fedsynth.errors.FedsynthError` if anything in the ledger was changed.
+    Each has the ``time``, the ``vault`` (a digest, hex), the question's ``number`` in it and digest (``question``), and
+    its ``price`` in rho, or epsilon if delta is 0. Raises :class:`~fedsynth.errors.FedsynthError` if anything in the
+    ledger was changed.
     """
     book = open_ledger(folder)
     if found := book.verify().fault:
@@ -193,8 +184,7 @@ def charged_questions(folder: Path) -> list[dict[str, Any]]:
 def server_terms(agreed: AgreedTerms, cards: Sequence[ServerCard], position: int) -> ServerTerms:
     """Return the terms against which a compute server checks every question, from what its operator accepted.
 
-    ``cards`` are the cards (address, keys) of the three servers that the operator decided to trust (:func:`pin`), and
-    ``position`` (0, 1 or 2) is this server's own place among them.
+    ``position`` (0, 1 or 2) is the server's own place among the pinned ``cards``.
     """
     publics = tuple(card.keys for card in cards)
     sites: Mapping[str, bytes] = agreed.members.roster.identities

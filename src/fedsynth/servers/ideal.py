@@ -1,10 +1,9 @@
 """Three servers in one process (the ideal functionality of the protocol), for tests and simulations.
 
-Every call is answered by a real server (:class:`~fedsynth.servers.server.ComputeParty`) with the same secrets: shares,
-the servers' statements of a question, noise and Gumbel numbers are identical, bit by bit. Only the draw (the private
-selection of a candidate) differs: the shares of the candidates' squared distances are added up here, and the rest is
-exact integer arithmetic (:func:`drawn`). Given the same secrets, three real servers open the same tables and draw the
-same indices.
+Every call is answered by a real server (:class:`~fedsynth.servers.server.ComputeParty`): shares, statements, noise and
+Gumbel numbers are identical, bit by bit. Only in a draw, the shares of the candidates' squared distances are added up
+here, and the rest is exact integer arithmetic (:func:`drawn`). Given the same secrets, three real servers open the same
+tables and draw the same indices.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ DRAW_BYTES = 97_000
 
 @dataclass(eq=False)
 class IdealServers:
-    """Three compute servers in one process, for tests and simulations: the real servers without a network.
-
-    ``parties`` are the servers in the order of their numbers. The object is the way to them
-    (:data:`~fedsynth.servers.vault.SendAll`): it takes three frames, and returns each server's reply.
-    """
+    """Three compute servers in one process, by number: a :data:`~fedsynth.servers.vault.SendAll`."""
 
     parties: tuple[ComputeParty, ComputeParty, ComputeParty]
     _last: tuple[bytes, Drawn] | None = None
@@ -53,12 +48,10 @@ class IdealServers:
 
 
 def utilities(distances: Integers, question: SelectTable) -> Integers:
-    """Return the utilities (scores) of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
+    """Return the utilities of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
 
-    ``GRAIN`` is 1024, and a weighted record is a record times the candidate's weight. ``distances`` are the L2
-    distances of the candidates' tables from their expected counts, in whole records; ``question`` has the weights and
-    penalties (:class:`~fedsynth.servers.questions.SelectTable`). Both the argument and the
-    result are int64 of shape (candidates,).
+    ``distances`` are the L2 distances of the candidates' tables from their expected counts, in whole records. Both the
+    argument and the result are int64 of shape (candidates,).
     """
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)
@@ -66,13 +59,11 @@ def utilities(distances: Integers, question: SelectTable) -> Integers:
 
 
 def drawn(shares: Sequence[Wide], question: SelectTable, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
-    """Return the index of the largest utility (score) after adding Gumbel noise; the first one if several are equal.
+    """Return the index of the largest utility after adding Gumbel noise; the first one if several are equal.
 
     This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (modulo 2^128,
-    shape (2, candidates)) of the squared L2 distances of the candidates' tables from their expected counts; larger ones
-    count as 2^51 - 1 (:func:`~fedsynth.servers.shares.roots`). ``question`` has the expected
-    counts, weights and penalties. ``gumbels`` has one entry for each server: its noise for each candidate, in units of
-    1 / ``GRAIN`` (1/1024) weighted record, or ``None`` if it adds none.
+    shape (2, candidates)) of the squared distances. ``gumbels`` has one entry for each server: its noise for each
+    candidate, in units of 1 / ``GRAIN`` weighted record, or ``None`` if it adds none.
     """
     noisy = utilities(roots(*shares), question)
     for numbers in gumbels:

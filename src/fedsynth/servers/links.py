@@ -59,7 +59,6 @@ class ServerCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     certificate: str
 
     def __post_init__(self) -> None:
-        """Raise :class:`FedsynthError` for an invalid address, or a certificate not signed by the identity key."""
         parse_address(self.address)
         try:
             found = x509.load_pem_x509_certificate(self.certificate.encode())
@@ -76,20 +75,17 @@ class ServerCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
 
     @property
     def keys(self) -> bytes:
-        """Both public keys (64 bytes): the identity key (Ed25519), then the box key (X25519)."""
+        """Both public keys (64 bytes)."""
         return bytes.fromhex(self.public)
 
     @cached_property
     def der(self) -> bytes:
-        """The server's TLS certificate in DER (bytes), as it is presented when a connection begins."""
+        """The certificate in DER, as it is presented when a connection begins."""
         return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(serialization.Encoding.DER)
 
 
 def card_of(secret: bytes, address: str) -> ServerCard:
-    """Return the public card (address, keys, certificate) of the server with this ``secret`` (32 bytes).
-
-    ``address`` is the HOST:PORT at which it listens. The same arguments give the same card each time.
-    """
+    """Return the card of the server with this ``secret`` (32 bytes), the same each time."""
     return ServerCard(address, Keys(secret).public.hex(), _certificate(secret))
 
 
@@ -132,11 +128,11 @@ def _context(purpose: int, cards: Sequence[ServerCard], own: bytes | None) -> ss
 
 
 def connect(card: ServerCard, own: bytes | None, timeout: float) -> ssl.SSLSocket:
-    """Return a TLS connection to the server that ``card`` describes: address, public keys and certificate.
+    """Return a TLS connection to the server of a ``card``.
 
-    If a server connects, ``own`` is its secret (32 bytes), which proves who it is; for the coordinator it is ``None``.
-    Every later operation may take ``timeout`` seconds. Raises :class:`OSError` if the connection cannot be established,
-    or for another certificate than the card's.
+    If a server connects, ``own`` is its secret, which proves who it is; for the coordinator it is ``None``. Every later
+    operation may take ``timeout`` seconds. Raises :class:`OSError` if the connection cannot be established, or for
+    another certificate than the card's.
     """
     raw = socket.create_connection(parse_address(card.address), timeout=min(timeout, HANDSHAKE))
     try:
@@ -159,7 +155,7 @@ def send(connection: socket.socket, data: bytes) -> None:
 
 
 def receive(connection: socket.socket, most: int = LARGEST_MESSAGE) -> bytes:
-    """Return the bytes of the next frame (:func:`send`).
+    """Return the bytes of the next frame.
 
     Raises :class:`OSError` if the connection ended, and :class:`WireError` for a frame of more than ``most`` bytes.
     """
@@ -181,21 +177,17 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 @dataclass
 class DrawLink:
-    """The link of a server to another one for one draw (:class:`~fedsynth.servers.draw.Link`).
-
-    A draw is a private selection that all three servers compute. The link consists of two connections: this server
-    writes to ``outgoing`` and reads from ``incoming``.
-    """
+    """The link of a server to another one for one draw (:class:`~fedsynth.servers.draw.Link`), of two connections."""
 
     outgoing: socket.socket
     incoming: socket.socket
 
     def send(self, data: bytes) -> None:
-        """Send bytes; raises :class:`OSError` if the connection is broken."""
+        """Send bytes."""
         self.outgoing.sendall(data)
 
     def receive(self, size: int | None = None) -> bytes:
-        """Wait for bytes and return them, exactly ``size`` if given; none if the connection ended or timed out."""
+        """Wait for bytes and return them; none if the connection ended or timed out."""
         try:
             return self.incoming.recv(_CHUNK) if size is None else _exactly(self.incoming, size)
         except OSError:  # broken or silent: what is missing shows that it ended
@@ -223,9 +215,7 @@ def _end(connection: socket.socket) -> None:
 class Meetings:
     """Establishes a compute server's connections for joint draws: it connects to the two others, and is given theirs.
 
-    A draw (:func:`~fedsynth.servers.draw.draw`) is a private selection that all three compute.
-    ``cards`` are the public data of all three servers, ``position`` is this server's number (0, 1, 2) among them, and
-    ``secret`` its own secret (32 bytes).
+    ``position`` is this server's number among the ``cards``, and ``secret`` its own secret.
     """
 
     cards: Sequence[ServerCard]
@@ -237,8 +227,8 @@ class Meetings:
     def offer(self, other: int, connection: socket.socket) -> None:
         """Keep a connection that server number ``other`` has opened until the draw for which it was made uses it.
 
-        The first 32 bytes on it name the draw (:meth:`links`). Only one such connection of each other server is kept:
-        an unused older one is closed.
+        The first 32 bytes on it name the draw. Only one such connection of each other server is kept: an unused older
+        one is closed.
         """
         purpose = _exactly(connection, _HELLO)
         with self._changed:
@@ -248,10 +238,10 @@ class Meetings:
             self._changed.notify_all()
 
     def links(self, purpose: bytes, patience: float, timeout: float) -> Mapping[int, DrawLink]:
-        """Return links to both other servers, by their numbers (0, 1, 2), for one joint draw.
+        """Return links to both other servers, by their numbers, for the draw that ``purpose`` (32 bytes) identifies.
 
-        ``purpose`` (32 bytes) identifies the draw. The others must connect within ``patience`` seconds, and send each
-        message within ``timeout`` seconds. Raises :class:`DrawFailed`, naming a server that is missing.
+        The others must connect within ``patience`` seconds, and send each message within ``timeout`` seconds. Raises
+        :class:`DrawFailed`, naming a server that is missing.
         """
         made: dict[int, DrawLink] = {}
         outgoing: dict[int, socket.socket] = {}
@@ -289,11 +279,10 @@ class Meetings:
 class Listener:
     """The port of a compute server, at which it accepts the two other servers and the coordinator.
 
-    ``cards`` are the public data of all three servers (:class:`ServerCard`), ``position`` is this server's number (0,
-    1, 2), and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread
-    of its own; ``number`` is the client's number (0, 1, 2) if it is a server, or ``None`` for a client without a
-    certificate, which may be the coordinator. ``failed(error)`` is called for a client that was rejected, whose
-    ``serve`` failed, or that could not be accepted, such as for too many open files.
+    For each client ``serve(number, connection)`` is called in a thread of its own; ``number`` is the client's number if
+    it is a server, or ``None`` for a client without a certificate, which may be the coordinator. ``failed(error)`` is
+    called for a client that was rejected, whose ``serve`` failed, or that could not be accepted, such as for too many
+    open files.
     """
 
     cards: Sequence[ServerCard]
@@ -303,7 +292,6 @@ class Listener:
     failed: Callable[[Exception], Any]
 
     def __post_init__(self) -> None:
-        """Start listening; raises :class:`OSError` if the address cannot be used."""
         others = [card for number, card in enumerate(self.cards) if number != self.position]
         self._context = _context(ssl.PROTOCOL_TLS_SERVER, others, self.secret)
         self._context.verify_mode = ssl.CERT_OPTIONAL

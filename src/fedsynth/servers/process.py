@@ -39,10 +39,9 @@ _log = logging.getLogger(__name__)
 class ComputeServer:
     """One of the three servers as a process that listens for the coordinator's calls and for the two other servers.
 
-    ``server`` does the computing (:class:`~fedsynth.servers.server.ComputeParty`); ``cards`` are
-    the addresses and public keys of all three servers. The other servers must join a draw (a private selection by all
-    three) within ``patience`` seconds, and the draw may take ``timeout`` seconds. The port is opened when the object is
-    made; :meth:`run` answers calls.
+    ``server`` does the computing. The other servers must join a draw within ``patience`` seconds, and the draw may take
+    ``timeout`` seconds. The port is opened when the object is made (:class:`FedsynthError` if that fails, or if the
+    ``cards`` are not those of the server's terms); :meth:`run` answers calls.
     """
 
     server: ComputeParty
@@ -55,10 +54,6 @@ class ComputeServer:
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        """Listen at the address in this server's own card.
-
-        Raises :class:`FedsynthError` if that fails, or if the cards do not hold the keys of the server's terms.
-        """
         terms, secret = self.server.terms, self.server.secret
         if tuple(card.keys for card in self.cards) != terms.publics:
             raise FedsynthError(
@@ -121,10 +116,7 @@ class ComputeServer:
                         self._changed.notify_all()
 
     def answer(self, data: bytes) -> AnyResult:
-        """Return the result of one call of the coordinator, and log why one was not carried out; never raises.
-
-        ``data`` is the encoded call (:meth:`~fedsynth.servers.server.ComputeParty.answer`).
-        """
+        """Return the result of one encoded call, and log why it was not carried out; never raises."""
         with self._lock:
             found = self.server.answer(data, self._draw)
         if isinstance(found, Failure):

@@ -53,12 +53,11 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class OpenTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", eq=False):
-    """A question of the coordinator to three servers: open tables of a vault with noise, all for one ``release``.
+    """A question to three servers: open tables of a vault with noise, all for one ``release``.
 
-    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``number`` is
-    the question's number in it from 0. Each of the ``cliques`` is a tuple of column positions in the schema, whose
-    joint table is opened, and ``release`` says which noise is added, and at what privacy cost. ``weights`` (empty: all
-    1) multiply the counts of the tables before the noise is added, so that one release can measure some more precisely.
+    ``number`` is the question's number in the vault from 0. Each of the ``cliques`` is a tuple of column positions in
+    the schema, whose joint table is opened. ``weights`` (empty: all 1) multiply the counts of the tables before the
+    noise is added, so that one release can measure some more precisely.
     """
 
     vault: HexDigest
@@ -69,7 +68,7 @@ class OpenTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="o
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The weight of each table, 1 if none are given: its counts are multiplied by it before noise is added."""
+        """The weight of each table."""
         return self.weights or (1,) * len(self.cliques)
 
     def check(self) -> None:
@@ -81,26 +80,20 @@ class OpenTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="o
             )
 
     def norms(self, schema: Schema, change: ProtectedChange) -> Norms:
-        """Return how far one person can move the vector of all weighted tables (L1 and L2 norms).
-
-        ``change`` says how many rows, at how many sites, one person may have, and whether these rows are added or
-        removed, or replaced.
-        """
+        """Return how far one person can move the vector of all weighted tables."""
         query = Counts.of(len(schema.stored), self.cliques, self.weights)  # a record moves as much over any axes
         return protect(query.sensitivity(schema), change, pooled=True)
 
 
 class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
-    """A question of the coordinator to three servers: select privately a table far from its expected counts.
+    """A question to three servers: select privately a table far from its expected counts.
 
-    Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility (score) is
-    weights[i] * (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records (records times a
-    weight); tables with higher utilities are likelier to be drawn. ``expected`` (int32) holds all expected tables, one
-    after the other, each flat in C order, with the columns in the order of its clique; ``weights`` and ``penalties``
-    (int32) have one number for each candidate. ``vault`` is the name (a digest, hex) of a vault: the sum of the sites'
-    tables, held in secret shares. ``number`` is the question's number in it from 0. ``release`` makes the draw private
-    (exponential mechanism) and states its privacy cost, or is :class:`~fedsynth.privacy.release.Exact`: the table of
-    the highest utility is taken, without noise.
+    Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility is weights[i] *
+    (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records (records times a weight); tables
+    with higher utilities are likelier to be drawn. ``expected`` (int32) holds all expected tables, one after the other,
+    each flat in C order, with the columns in the order of its clique; ``weights`` and ``penalties`` (int32) have one
+    number for each candidate. ``number`` is the question's number in the vault from 0. With the release
+    :class:`~fedsynth.privacy.release.Exact`, the table of the highest utility is taken, without noise.
     """
 
     vault: HexDigest
@@ -113,15 +106,13 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
     @property
     def times(self) -> tuple[int, ...]:
-        """Weight of each candidate's table, always 1: counts are compared as they are (:attr:`OpenTables.times`)."""
+        """Always 1: counts are compared as they are (:attr:`OpenTables.times`)."""
         return (1,) * len(self.cliques)
 
     def check(self) -> None:
-        """Raise :class:`Refused` unless there is one weight and one penalty for each candidate, within their bounds.
+        """Raise :class:`Refused` for other numbers of candidates, weights and penalties than those that cannot wrap.
 
-        There may be at most :data:`MOST_CANDIDATES` (2^14) candidates.
-        Weights must lie in 1 to :data:`MOST_WEIGHT` (2^16), penalties in 0 to :data:`MOST_PENALTY` (2^25), so that no
-        number can wrap. The expected counts are checked by :meth:`tables`, where the sizes of the tables are known.
+        The expected counts are checked by :meth:`tables`, where the sizes of the tables are known.
         """
         if len(self.cliques) > MOST_CANDIDATES:
             raise Refused(f"a draw has {len(self.cliques)} candidates; give at most {MOST_CANDIDATES}")
@@ -137,8 +128,8 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     def tables(self, cells: Sequence[int]) -> list[Integers]:
         """Return the expected table of each candidate, int64 and flat.
 
-        ``cells`` has the number of cells of each of these tables. Raises :class:`Refused` if there are more or fewer
-        expected counts than cells, or if one is negative.
+        ``cells`` has the number of cells of each. Raises :class:`Refused` for another number of expected counts, or a
+        negative one.
         """
         if self.expected.shape != (sum(cells),):
             raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
@@ -149,12 +140,10 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     def moved(self, change: ProtectedChange) -> int:
         """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN` weighted record.
 
-        ``change`` says how many rows, at how many sites, one person may have, and whether these rows are added or
-        removed, or replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in
-        the L2 norm, by the triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two
-        cells by 1. The distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by
-        at most the ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest
-        weight.
+        Adding or removing the k rows of a person (at all sites) moves a table by at most k in the L2 norm, by the
+        triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two cells by 1. The
+        distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by at most the
+        ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest weight.
         """
         rows = change.unit.rows * change.unit.sites
         distance = rows if change.neighbours == "add-remove" else math.isqrt(2 * rows**2 - 1) + 1
@@ -163,9 +152,8 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     def scale(self, change: ProtectedChange) -> float | None:
         """Return the scale of the Gumbel noise that servers 0 and 1 each add, in 1 / ``GRAIN`` weighted record.
 
-        ``GRAIN`` is 1024. The scale follows from the privacy cost of the draw and from :meth:`moved`, with the same
-        ``change``; ``None`` for a draw without noise. Raises :class:`Refused` if the noise would be too large to be
-        drawn exactly.
+        It is ``None`` for a draw without noise. Raises :class:`Refused` if the noise would be too large to be drawn
+        exactly.
         """
         if isinstance(self.release, Exact):
             return None
@@ -183,11 +171,10 @@ Question = OpenTables | SelectTable
 class ServerStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One compute server's statement of a question and of its state; no share leaves a server unless all three agree.
 
-    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``number`` is
-    the question's number in it, ``question`` the digest (hex) of the whole question, and ``inputs`` that of a draw's
-    expected counts, weights and penalties alone (:func:`inputs_of`). ``sites`` are those whose tables are in the vault,
-    and ``held`` is the digest of the signed shares that these sites sent. ``spent`` is the total privacy cost of the
-    vault's earlier questions: rho, or epsilon if delta is 0.
+    ``question`` is the digest (hex) of the whole question, and ``inputs`` that of a draw's expected counts, weights and
+    penalties alone (:func:`inputs_of`). ``sites`` are those whose tables are in the vault, and ``held`` is the digest
+    of the signed shares that these sites sent. ``spent`` is the total cost of the vault's earlier questions: rho, or
+    epsilon if delta is 0.
     """
 
     vault: HexDigest
@@ -205,22 +192,19 @@ class ServerStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SignedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server's statement of a question (:class:`ServerStatement`) with its signature (64 bytes) of it."""
+    """A server's statement with its signature of it."""
 
     statement: ServerStatement
     signature: Signature
 
 
 def digest_of(question: Question) -> str:
-    """Return the SHA-256 (hex) that names a question to three servers (:class:`OpenTables`, :class:`SelectTable`)."""
+    """Return the SHA-256 (hex) that names a question to three servers."""
     return hashlib.sha256(encode(question)).hexdigest()
 
 
 def inputs_of(question: Question) -> str:
-    """Return the SHA-256 (hex) of the public integers of a draw: its expected counts, weights and penalties.
-
-    A question that opens tables has none, and gives the digest of no bytes.
-    """
+    """Return the SHA-256 (hex) of a draw's expected counts, weights and penalties; of no bytes for opened tables."""
     found = hashlib.sha256()
     if isinstance(question, SelectTable):
         for numbers in (question.expected, question.weights, question.penalties):
@@ -231,11 +215,8 @@ def inputs_of(question: Question) -> str:
 def noise_part(release: Release, norms: Norms) -> NoisePart | None:
     """Return the noise that each of three servers adds to tables that they open; ``None`` for a release without noise.
 
-    ``release`` says which noise is promised, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one
-    person. The noise of any two servers together is what the release promises
-    (:mod:`~fedsynth.secure.noise_shares`): each server adds half of the promised variance, or more in the
-    cases that :func:`opened_std` names. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy
-    sum.
+    The noise of any two servers together is what the release promises (:mod:`~fedsynth.secure.noise_shares`): each
+    server adds half of the promised variance, or more in the cases that :func:`opened_std` names.
     """
     parts = share_of(release, norms, HONEST, HONEST).parts
     return parts[0] if parts else None
@@ -245,18 +226,16 @@ def opened_std(release: Release, norms: Norms) -> float:
     """Return the standard deviation of the noise in each cell of tables that three servers open, each adding noise.
 
     It is sqrt(1.5) times that of the release alone, or more for Gaussian noise of a sigma below 3 and Laplace noise of
-    a scale above 4096. ``release`` says which noise is promised, and at what privacy cost; ``norms`` are the L1 and L2
-    sensitivity to one person. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    a scale above 4096.
     """
     part = noise_part(release, norms)
     return 0.0 if part is None else part.std * math.sqrt(3)
 
 
 def price_of(release: Release, deposit: Deposit) -> float:
-    """Return the privacy cost of a release from a vault, in the unit of ``deposit`` (rho or epsilon).
+    """Return the cost of a release from a vault, in the unit of ``deposit`` (rho or epsilon).
 
-    ``deposit`` states what all releases from the vault may cost together. The result is 0 if it states no cost (a run
-    without noise), and infinite if the release has no finite cost in the unit of ``deposit``.
+    It is 0 if the deposit states no cost (a run without noise), and infinite without a finite cost in that unit.
     """
     if not deposit.rho and not deposit.epsilon:
         return 0.0
@@ -276,11 +255,11 @@ def largest_count(cells: int, sites: int) -> int:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return ``query``, which asks sites for tables, if three servers can hold these tables in secret shares.
+    """Return ``query`` if three servers can hold its tables; raises :class:`InvalidParameter` otherwise.
 
-    Raises :class:`InvalidParameter` otherwise. Weighted tables would count a record more than once. If a column were
-    divided into bins in two ways, several tables would have the same columns but different cells, and
-    :class:`ShareLayout`, which finds a table by its columns, would mix them.
+    Weighted tables would count a record more than once. If a column were divided into bins in two ways, several tables
+    would have the same columns but different cells, and :class:`ShareLayout`, which finds a table by its columns, would
+    mix them.
     """
     if not isinstance(query, Counts) or query.weights:
         raise InvalidParameter("three servers hold tables without weights; deposit the tables unweighted")
@@ -294,14 +273,12 @@ def check_deposit(query: object) -> Counts:
 class ShareLayout:
     """Where each table of a vault lies in a server's vector of shares; also sums tables to ones of fewer columns.
 
-    A vault is the sum of the sites' tables, held in secret shares. The layout is made from ``query``, which asks sites
-    for these tables, and the ``schema``. ``cliques`` are the tables' columns (positions in the schema), ``shapes``
-    their shapes, and ``cells`` is the length of the vector, in which the tables follow each other, each flat in C
-    order.
+    The tables follow each other, each flat in C order. ``cliques`` are their columns (positions in the schema),
+    ``shapes`` their shapes, and ``cells`` is the length of the vector.
     """
 
     def __init__(self, query: Counts, schema: Schema) -> None:
-        """Place the tables of ``query`` one after the other, each flat in C order."""
+        """Place the tables of ``query``."""
         self.cliques = tuple(query.cliques)
         self.shapes = tuple(query.shapes(schema))
         sizes = [math.prod(shape) for shape in self.shapes]
@@ -309,19 +286,15 @@ class ShareLayout:
         self.cells = sum(sizes)
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Return the shape of the table of ``clique``, a tuple of column positions in the schema.
-
-        The axes are in the order of ``clique``. Raises :class:`Refused` if no table of the vault has all these columns.
-        """
+        """Return the shape of the table of ``clique``; raises :class:`Refused` if no table has all its columns."""
         source, shape = self._source(clique)
         return tuple(shape[source.index(column)] for column in clique)
 
     def table(self, vector: Wide, clique: Clique) -> Wide:
-        """Return the shares of the table of ``clique``, a tuple of column positions, from the ``vector`` of all shares.
+        """Return the shares of the table of ``clique`` from the ``vector`` of all shares.
 
-        Both are modulo 2^128 (:data:`~fedsynth.servers.shares.Wide`); the table is flat in C
-        order, its axes in the order of ``clique``. It is the vault's first table with all these columns, summed over
-        its other columns. Raises :class:`Refused` if there is none.
+        The table is flat in C order, its axes in the order of ``clique``. It is the vault's first table with all these
+        columns, summed over its other columns. Raises :class:`Refused` if there is none.
         """
         source, shape = self._source(clique)
         start = self._start[self.cliques.index(source)]

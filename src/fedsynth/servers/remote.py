@@ -1,7 +1,6 @@
 """The coordinator's connections to three servers that run as processes.
 
-All three servers are called at the same time. If one of them cannot be reached or does not answer, the run stops with
-an error that names it.
+If one of them cannot be reached or does not answer, the run stops with an error that names it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ from fedsynth.servers.vault import lost
 
 @dataclass(eq=False)
 class RemoteServers:
-    """The coordinator's connections to three compute servers that run as processes at the addresses in their cards.
+    """Connections to the compute servers with these ``cards`` (a :data:`~fedsynth.servers.vault.SendAll`).
 
-    The object is the way to them (:data:`~fedsynth.servers.vault.SendAll`). ``cards`` are the servers' addresses and
-    public keys in the order of their numbers, and ``coordinator`` holds the keys that prove who calls. Each call must
-    be answered within ``timeout`` seconds.
+    ``coordinator`` holds the keys that prove who calls. Each call must be answered within ``timeout`` seconds.
     """
 
     cards: Sequence[ServerCard]

@@ -5,12 +5,10 @@ and passes on the results. A server trusts its own terms and what the sites and 
 that a coordinator can do is make it refuse.
 
 Rule 1: a question is asked (:meth:`ComputeParty.ask`) before it is agreed to (:meth:`ComputeParty.agree`), and a share
-leaves, or
-    enters a draw, only after all three servers have signed the same statement, a statement of the question and of their
-    state, and this server's own book has charged the question.
+    leaves, or enters a draw, only after all three servers have signed the same statement, a statement of the question
+    and of their state, and this server's own book has charged the question.
 Rule 2: noise is bound to the server's secret and the whole statement, which names the question, the sites, the shares
-that
-    they sent and what was released before. So equal noise hides equal sums.
+    that they sent and what was released before. So equal noise hides equal sums.
 Rule 3: a site sends shares of its tables to a vault once. The server keeps the digest of these shares and refuses
     different ones, also in a later attempt. A question that asks sites for tables belongs to the one vault for which it
     was first asked.
@@ -111,9 +109,8 @@ def deal(
 ) -> DealtShares:
     """Return a site's answer to a request for tables: secret shares for three compute servers, sealed and signed.
 
-    ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the question, ``site`` the
-    site's name, ``publics`` are the three servers' public keys (64 bytes each) in order, and ``secrets`` gives the
-    site's signing key and secret bytes. ``terms`` is the text of the trust model's terms
+    ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the question, and
+    ``publics`` are the three servers' public keys in order. ``terms`` is the text of the trust model's terms
     (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different terms cannot open the shares.
     """
     shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
@@ -129,28 +126,19 @@ def deal(
 
 
 def part_for(dealt: DealtShares, server: int) -> DealtShares:
-    """Return the part of a site's answer (:func:`deal`) that a server (0, 1, 2) needs: no body for server 0.
-
-    The body is the encrypted third share; server 0 derives both of its shares from secrets.
-    """
+    """Return the part of a site's answer that a server needs: server 0 derives both of its shares from secrets."""
     return dealt if server else msgspec.structs.replace(dealt, body=_array())
 
 
 class SiteSecrets(Protocol):
-    """What :func:`deal` needs of a site: its signing key and secret bytes.
-
-    The object that a site gives its trust model (:class:`~fedsynth.federation.trust.SiteTurn`) has both.
-    """
+    """What :func:`deal` needs of a site, as in :class:`~fedsynth.federation.trust.SiteTurn`."""
 
     @property
     def identity(self) -> bytes:
-        """Seed (32 bytes) of the Ed25519 key that the site signs with."""
+        """Seed of the key that the site signs with."""
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes for the use that ``purpose`` names.
-
-        They are derived from the site's secret, the question with its salt and terms, and ``purpose``.
-        """
+        """Return 32 secret bytes for one use."""
 
 
 def _array(*parts: bytes) -> Bytes:
@@ -179,11 +167,9 @@ class ServerTerms:
     """The terms that a compute server agreed to. They come from its operator's own files, never from the coordinator.
 
     ``publics`` are the three servers' public keys, and ``position`` (0, 1, 2) says which of them is the server's own.
-    ``sites`` maps the names of the sites that may send shares of their tables to their identity keys; ``coordinator``
-    (64 bytes) holds the public keys of the coordinator whose questions are answered. ``agreed`` are the run's terms:
-    the schema, the limit of the privacy cost of all releases in a run, and the smallest unit (rows and sites of one
-    person) that a question must protect. ``trust`` is the text of the trust model's terms
-    (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
+    ``sites`` are the identity keys of the sites that may send shares, by name; ``coordinator`` (64 bytes) holds the
+    public keys of the coordinator whose questions are answered. ``agreed`` are the run's terms, the least that a
+    question must protect. ``trust`` is the text of the trust model's terms; ``exact`` allows releases without noise.
     ``questions`` is the largest number of questions that the server answers about one vault: a method asks about two in
     each of its rounds, and some before the first.
     """
@@ -198,7 +184,6 @@ class ServerTerms:
     questions: int = sys.maxsize
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` unless the keys are those of three different servers."""
         check_publics(self.publics)
 
 
@@ -246,15 +231,17 @@ JointDraw = Callable[[SelectTable, Sequence[SignedStatement]], Drawn]
 class ComputeParty:
     """One of three compute servers: its state and every step that it takes by itself, without sending any message.
 
-    ``terms`` are what it agreed to, and ``secret`` holds at least 32 random bytes, which never leave the server;
-    ``keys`` are derived from it. ``book`` records what it charged and answered: on disk if the server is a process of
-    its own, otherwise in memory for one run. A deposit is charged there to its run, within the budget of the terms; a
-    question is charged to its vault, which the book keeps as a run of its own, within the deposit. The book's total
-    thus counts a deposit and what is released of it. A vault is the sum of the sites' tables, which the three servers
-    hold in secret shares. Calls of the coordinator come to :meth:`answer`. Whenever sites are asked for tables, it
-    calls :meth:`begin`, for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a
-    vault it calls :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and
-    :meth:`gumbels` (to draw a table, that is to select one privately), and :meth:`answered`.
+    ``secret`` holds at least 32 random bytes, which never leave the server; ``keys`` are derived from it. ``book``
+    records what it charged and answered: on disk if the server is a process of its own, otherwise in memory for one
+    run. A deposit is charged there to its run, within the budget of the terms; a question is charged to its vault,
+    which the book keeps as a run of its own, within the deposit. The book's total thus counts a deposit and what is
+    released of it.
+
+    Calls of the coordinator come to :meth:`answer`. Whenever sites are asked for tables, it calls :meth:`begin`, for
+    each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a vault it calls :meth:`ask`,
+    :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and :meth:`gumbels` (to draw one), and
+    :meth:`answered`. ``vault`` is a vault's name, and the last four raise :class:`Refused` for a question that
+    :meth:`agree` has not charged, or of the other kind.
     """
 
     terms: ServerTerms
@@ -267,7 +254,6 @@ class ComputeParty:
     _asked: tuple[Question, ServerStatement] | None = None
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` if the secret belongs to another server."""
         self.keys = Keys(self.secret)
         if self.terms.publics[self.terms.position] != self.keys.public:
             raise InvalidParameter("the server's secret does not belong to its public key; correct the position")
@@ -275,11 +261,10 @@ class ComputeParty:
     # Calls
 
     def answer(self, data: bytes, draw: JointDraw) -> AnyResult:
-        """Return the result of one call of the coordinator, or a ``Failure`` that says why there is none; never raises.
+        """Return the result of one encoded call of the coordinator, or a ``Failure`` that says why not; never raises.
 
-        ``data`` is the encoded call, one of :data:`~fedsynth.servers.calls.AnyCall`, and ``draw`` makes the joint draw.
-        The reason given for a refusal depends on the calls, on the server's terms and on its ledger, and never on the
-        numbers that shares stand for. Any other error is reported without a reason.
+        ``draw`` makes the joint draw. The reason given for a refusal depends on the calls, on the server's terms and on
+        its ledger, and never on the numbers that shares stand for. Any other error is reported without a reason.
         """
         try:
             return self._result(decode(data, AnyCall), draw)
@@ -343,14 +328,12 @@ class ComputeParty:
     def begin(self, vault: str, agreement: bytes, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``agreement`` is the run's
-        agreement, ``body`` holds the bytes of the question that sites are asked now, which names the agreement, and
-        ``signature`` is the coordinator's signature of them. Shares that
-        were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the question that it began with,
-        sent again, empties the vault. Raises :class:`Refused` for a question that the coordinator in this server's
-        terms did not sign, is beyond these terms, belongs to another vault, or differs from the vault's first question
-        in more than its number in the run, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the
-        terms, and another :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
+        ``agreement`` is the run's agreement, ``body`` holds the bytes of the question that sites are asked now, and
+        ``signature`` is the coordinator's signature of them. Shares that were taken for this vault before, but not kept
+        (:meth:`keep`), are forgotten; the question that it began with, sent again, empties the vault. Raises
+        :class:`Refused` for a question that the coordinator in this server's terms did not sign, is beyond these terms,
+        belongs to another vault, or differs from the vault's first question in more than its number in the run, and
+        :class:`BudgetExceeded` if the vaults of the run exceed the budget in the terms.
         """
         if not is_signed(body, signature, self.terms.coordinator):
             raise Refused(
@@ -387,12 +370,11 @@ class ComputeParty:
     def take(self, vault: str, site: str, dealt: DealtShares) -> tuple[bytes, bytes]:
         """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
 
-        ``vault`` is the vault's name (a digest, hex). ``site`` is the site's name, and ``dealt`` holds its sealed
-        shares (:class:`~fedsynth.federation.events.DealtShares`). The first digest is for the previous server (its
-        number less 1, modulo 3), with which this server has its first share in common; the second is for the next
-        server. Each is keyed by a secret of these two servers, because anybody who could compute it (the third server,
-        the coordinator) could test guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the
-        site is not in the server's terms or is in the vault already, or if it sent other shares before.
+        The first digest is for the previous server (its number less 1, modulo 3), with which this server has its first
+        share in common; the second is for the next server. Each is keyed by a secret of these two servers, because
+        anybody who could compute it (the third server, the coordinator) could test guesses of a table. Raises
+        :class:`Refused` if the shares cannot be opened, if the site is not in the server's terms or is in the vault
+        already, or if it sent other shares before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
@@ -432,7 +414,7 @@ class ComputeParty:
 
         ``before`` is the second digest that :meth:`take` returned at the previous server, ``after`` the first one at
         the next server. If both match, the site is staged until :meth:`keep` lets it into the vault; otherwise its
-        shares are dropped. ``vault`` is the vault's name (a digest, hex).
+        shares are dropped.
         """
         _, staged = self._staging(vault)
         found, self._pending = self._pending, None
@@ -449,10 +431,7 @@ class ComputeParty:
         return True
 
     def drop(self, vault: str, site: str) -> None:
-        """Leave out the site that was taken last, because another server does not hold the same shares.
-
-        ``vault`` is the vault's name (a digest, hex). Nothing happens if ``site`` was not the last one.
-        """
+        """Leave out a site, if it was taken last, because another server does not hold the same shares."""
         _, staged = self._staging(vault)
         found, self._last, self._pending = self._last, None, None
         if found is not None and found.site == site and staged.sites[-1:] == [site]:
@@ -464,8 +443,7 @@ class ComputeParty:
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let the staged sites into the vault: those whose shares were taken and confirmed since :meth:`begin`.
 
-        ``vault`` is the vault's name (a digest, hex). Raises :class:`Refused` if ``sites`` are not exactly these, in
-        order.
+        Raises :class:`Refused` if ``sites`` are not exactly these, in order.
         """
         _, staged = self._staging(vault)
         self._last = None
@@ -479,11 +457,8 @@ class ComputeParty:
     def ask(self, question: Question) -> SignedStatement:
         """Check a question about a vault, and return this server's signed statement of it; nothing is charged yet.
 
-        ``question`` opens tables of the vault with noise, or selects one of them privately
-        (:class:`~fedsynth.servers.questions.OpenTables`,
-        :class:`~fedsynth.servers.questions.SelectTable`). Raises :class:`Refused` for an invalid
-        question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault's budget has
-        left.
+        Raises :class:`Refused` for an invalid question, or one out of order, and :class:`BudgetExceeded` for one that
+        costs more than the deposit has left.
         """
         self._asked = None
         held = self._held(question.vault)
@@ -521,11 +496,10 @@ class ComputeParty:
     def agree(self, statements: Sequence[SignedStatement]) -> None:
         """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
-        ``statements`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
-        differ, are not signed, or are of another question, and if the vault's sites have changed since: if servers held
-        shares of different sites, one record could change a sum of squares by any amount. Raises
-        :class:`BudgetExceeded` if the question costs more than the vault's budget has left, or is one more than the
-        ledger allows.
+        Raises :class:`Refused` if ``statements``, in the order of the servers' numbers, differ, are not signed, or are
+        of another question, and if the vault's sites have changed since: if servers held shares of different sites, one
+        record could change a sum of squares by any amount. Raises :class:`BudgetExceeded` beyond the deposit, or beyond
+        the number of questions in the terms.
         """
         question, statement = self._current()
         if len(statements) != SERVERS:
@@ -571,20 +545,12 @@ class ComputeParty:
         self.book.begin(Charge(*asked, _NO_LIMIT, _NO_LIMIT, _WHOM, _WHOM))
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
-
-        ``vault`` is the vault's name (a digest, hex).
-        """
+        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0."""
         cost = self.book.spent(_run_of(vault))
         return self.book.asked(_run_of(vault)), cost.rho if math.isinf(cost.epsilon) else cost.epsilon
 
     def share(self) -> Words:
-        """Return this server's additive share (uint64, flat) of the tables to open, with its noise.
-
-        These are the tables of the question that was asked last, from the low words of the shares: the share is modulo
-        2^64. Raises :class:`Refused` if :meth:`agree` has not
-        charged it, or if it is a draw.
-        """
+        """Return this server's additive share (uint64, flat, modulo 2^64) of the tables to open, with its noise."""
         question, statement = self._agreed()
         if not isinstance(question, OpenTables):
             raise Refused("the question agreed to last is a draw, which opens no tables")
@@ -603,9 +569,7 @@ class ComputeParty:
     def scores(self) -> Wide:
         """Return this server's additive shares of the candidates' squared distances, for the joint draw only.
 
-        Each candidate is a table, and its distance is from its expected counts. The shares are modulo 2^128, shape (2,
-        candidates), for the candidates of the question that was asked last. Raises :class:`Refused` if :meth:`agree`
-        has not charged it, or if it is not a draw.
+        They are modulo 2^128, shape (2, candidates).
         """
         question, _ = self._agreed()
         if not isinstance(question, SelectTable):
@@ -618,12 +582,11 @@ class ComputeParty:
         return words_of([score(*one, position) for one in zip(own, following, expected, strict=True)])
 
     def gumbels(self) -> NDArray[np.int64] | None:
-        """Return this server's Gumbel noise (int64, one per candidate) for the joint draw; ``None`` if it adds none.
+        """Return this server's Gumbel noise for the joint draw; ``None`` if it adds none.
 
-        The draw is the question that was asked last. The unit is 1 / ``GRAIN`` (1/1024) weighted record (the unit of a
-        utility: a record times the candidate's weight). Servers 0 and 1 each add a full set, so at least one set is
-        unknown to any single server; server 2 adds none, nor does any server to a draw without noise. Raises
-        :class:`Refused` if :meth:`agree` has not charged the question, or if it is not a draw.
+        It is int64, one number per candidate, in units of 1 / ``GRAIN`` weighted record. Servers 0 and 1 each add a
+        full set, so at least one set is unknown to any single server; server 2 adds none, nor does any server to a draw
+        without noise.
         """
         question, statement = self._agreed()
         if not isinstance(question, SelectTable):
@@ -635,11 +598,7 @@ class ComputeParty:
         return discrete_gumbel(scale, len(question.cliques), bits)
 
     def answered(self, reply: bytes) -> bytes:
-        """Store ``reply`` as the answer to the question that was asked last; return the stored answer.
-
-        If that question has an answer already, the earlier one stays and is returned. Raises :class:`Refused` if
-        :meth:`agree` has not charged the question.
-        """
+        """Store ``reply`` as the answer to the last question, unless it has one, and return the stored answer."""
         question, _ = self._agreed()
         return self.book.first(question.vault, f"reply {question.number}", reply)
 
@@ -680,7 +639,7 @@ class ComputeParty:
             raise Refused("this server releases nothing without noise; give --epsilon a finite number")
 
     def _reserve(self, request: Request, vault: str, deposit: Deposit) -> None:
-        """Charge what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
+        """Charge what a vault may release, within the budget of the run's vaults."""
         cost = deposit.cost(Norms(1.0, 1.0)) if deposit.rho or deposit.epsilon else Cost()
         head, change = request.head, request.agreement.change
         asked = (vault, head.run, head.step, head.verb, _text(deposit), cost, _text((change.unit, change.neighbours)))
@@ -697,7 +656,7 @@ class ComputeParty:
             raise exceeded
 
     def _price(self, question: Question, held: _Vault, spent: float) -> float:
-        """Return the price of a question; raises :class:`BudgetExceeded` if the deposit has less than that left."""
+        """Return the price of a question, if the deposit has that left."""
         deposit = held.deposit
         price = price_of(question.release, deposit)
         limit = deposit.epsilon or deposit.rho

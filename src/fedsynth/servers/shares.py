@@ -100,7 +100,7 @@ def words_of(numbers: Sequence[int]) -> Wide:
 
 
 def numbers_of(vector: Wide) -> list[int]:
-    """Return the integers from 0 to 2^128 - 1 that ``vector`` holds."""
+    """Return the integers that ``vector`` holds."""
     return [low + (high << 64) for low, high in zip(*vector.tolist(), strict=True)]
 
 
@@ -113,15 +113,12 @@ def expand(secret: bytes, cells: int) -> Wide:
 
 
 def last_share(values: Integers, first: bytes, second: bytes) -> Wide:
-    """Return the share x3 = x - x1 - x2 (uint64, modulo 2^128, shape (2, cells)) of a site's table x (``values``).
-
-    The secrets ``first`` and ``second`` (32 bytes each) give x1 and x2 by :func:`expand`.
-    """
+    """Return the share x3 = x - x1 - x2 of a table x (``values``); :func:`expand` gives x1 and x2 of the secrets."""
     return subtracted(subtracted(widened(values), expand(first, values.size)), expand(second, values.size))
 
 
 def seal_share(key: bytes, share: Wide, *context: str | bytes) -> bytes:
-    """Return the third secret share of a table (:func:`last_share`), encrypted for the servers that know ``key``.
+    """Return the third share of a table, encrypted for the servers that know ``key``.
 
     ``key`` (32 secret bytes) must be used for this share alone. ``context`` names question, site and terms; it is
     authenticated and must be given again to :func:`open_share`.
@@ -130,10 +127,7 @@ def seal_share(key: bytes, share: Wide, *context: str | bytes) -> bytes:
 
 
 def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Wide:
-    """Decrypt the third secret share of a table, sealed by :func:`seal_share` with this ``key`` and ``context``.
-
-    Raises :class:`Refused` if ``body`` was changed or does not have ``cells`` cells.
-    """
+    """Decrypt what :func:`seal_share` sealed; raises :class:`Refused` if it was changed or has not ``cells`` cells."""
     plain = decrypted(key, body, "third share", *context)
     if len(plain) != 16 * cells:
         raise Refused(
@@ -143,20 +137,17 @@ def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Wi
 
 
 def held(shares: Sequence[Wide], server: int) -> tuple[Wide, Wide]:
-    """Return the two of the three ``shares`` of a table that a server holds: its own one and the next one.
-
-    For server number ``server`` (0, 1 or 2) these are ``shares[server]`` and ``shares[(server + 1) % 3]``.
-    """
+    """Return the two of the three ``shares`` of a table that a ``server`` holds."""
     return shares[server], shares[(server + 1) % SERVERS]
 
 
 def score(own: Wide, following: Wide, expected: Integers, server: int) -> int:
     """Return a server's additive share of the sum of (x - expected)^2 over all cells of a table x, modulo 2^128.
 
-    ``own`` and ``following`` are the two shares of x that server number ``server`` holds (:func:`held`). With y the
-    shares of x - expected, the nine products y_i y_j are divided into three parts y_i^2 + 2 y_i y_(i+1), one for each
-    server. The public table ``expected`` (flat, in records) is subtracted from the first share, which servers 0 (as
-    ``own``) and 2 (as ``following``) hold.
+    ``own`` and ``following`` are the two shares of x that the server holds (:func:`held`). With y the shares of x -
+    expected, the nine products y_i y_j are divided into three parts y_i^2 + 2 y_i y_(i+1), one for each server. The
+    public table ``expected`` (flat, in records) is subtracted from the first share, which servers 0 (as ``own``) and 2
+    (as ``following``) hold.
     """
     if server == 0:
         own = subtracted(own, widened(expected))
@@ -170,8 +161,7 @@ def zero_share(keys: Keys, publics: Sequence[bytes], server: int, cells: int, co
 
     Added to what a server sends, it hides everything but the sum over servers. Each pair of servers has one
     pseudo-random stream, from a secret that only these two share: one of them adds it and the other subtracts it.
-    ``keys`` are the server's own, ``publics`` all three public keys, and ``server`` is its number (0, 1 or 2). The
-    result is uint64 of ``cells`` integers; ``context`` must be used for one vector only.
+    ``context`` must be used for one vector only.
     """
     after, before = publics[(server + 1) % SERVERS], publics[(server - 1) % SERVERS]
     added = KeyedBits(keys.shared(after, _ZERO, str(server)), context).words(cells)
@@ -181,7 +171,7 @@ def zero_share(keys: Keys, publics: Sequence[bytes], server: int, cells: int, co
 
 
 def total(shares: Iterable[Words]) -> Integers:
-    """Return the sum of additive ``shares`` modulo 2^64, as integers (int64) from -2^63 to 2^63 - 1."""
+    """Return the sum of additive ``shares`` modulo 2^64 as signed integers (int64)."""
     first, *others = shares
     found = first.copy()
     for share in others:
@@ -192,9 +182,9 @@ def total(shares: Iterable[Words]) -> Integers:
 def roots(first: Wide, second: Wide, third: Wide) -> Integers:
     """Return the integer square roots (int64) of numbers that are given as three vectors of additive shares.
 
-    Each number is the sum of its three shares modulo 2^128, and one above ``LARGEST_SQUARE`` counts as that: a distance
-    of 2^25.5 records. The smaller of a distance and a constant moves by no more than the distance. A draw among three
-    servers computes the same without anyone seeing the roots.
+    A number above ``LARGEST_SQUARE`` counts as that: a distance of 2^25.5 records. The smaller of a distance and a
+    constant moves by no more than the distance. A draw among three servers computes the same without anyone seeing the
+    roots.
     """
     found = numbers_of(added(added(first, second), third))
     return np.array([math.isqrt(min(number, LARGEST_SQUARE)) for number in found], dtype=np.int64)

@@ -33,10 +33,9 @@ class ThreeServers(Trust, VaultProtocol):
     The guarantee holds against the coordinator, any one of the three servers and any number of sites together, as long
     as servers follow the protocol, no two of them collude, and no site deals counts that its rows do not give. In
     return, tables that the servers open have 1.5 times the noise variance that a trusted server would add, up to 3
-    times for very small and very large noise (:func:`~fedsynth.servers.questions.opened_std`),
-    and each candidate of a draw (private selection) gets two Gumbel numbers as noise instead of one. A candidate is a
-    table, and its score is the L2 distance of its counts from those that a model expects: the larger, the likelier it
-    is drawn. There are no plain sums: methods need a vault (:class:`~fedsynth.federation.vault.Vault`).
+    times for very small and very large noise (:func:`~fedsynth.servers.questions.opened_std`), and each candidate of a
+    draw gets two Gumbel numbers as noise instead of one. There are no plain sums: methods need a vault
+    (:class:`~fedsynth.federation.vault.Vault`).
 
     ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys by name. In a
     deployed run, coordinator and sites each read both from files of their own, the keys from ``servers.toml``; a
@@ -53,7 +52,6 @@ class ThreeServers(Trust, VaultProtocol):
     opens_scores: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` unless there are no keys, or those of three different servers."""
         if self.publics:
             check_publics(self.publics)
 

@@ -52,11 +52,7 @@ DRAW_SECONDS = 3.1 / 161
 """CPU seconds that a server needs for one candidate of a draw, measured with 161 candidates."""
 
 SendAll = Callable[[Sequence[bytes]], Sequence[bytes]]
-"""The way to three servers: sends each one its frame, and returns their replies; :func:`lost` if one does not answer.
-
-It is either :class:`~fedsynth.servers.ideal.IdealServers`, in this process, or
-:class:`~fedsynth.servers.remote.RemoteServers`, three processes.
-"""
+"""The way to three servers: sends each one its frame, and returns their replies, or raises :func:`lost`."""
 
 
 def lost(what: str) -> SiteLost:
@@ -80,23 +76,20 @@ _ERRORS: dict[str, Callable[[str], FedsynthError]] = {
 class Servers:
     """The coordinator's side of three compute servers: it passes on sealed shares and asks questions of all three.
 
-    ``send`` carries the calls (:data:`SendAll`), and ``traffic`` counts the bytes of each server's calls and results.
-    Every method raises :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer,
-    :class:`~fedsynth.errors.Refused` or :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses, except for
-    what one refuses of a site (:meth:`take`), and :class:`~fedsynth.errors.FedsynthError` for any other failure. A
-    repeated question gets the same answer, and is not charged again. A vault is the sum of the sites' tables, which the
-    three servers hold in secret shares; its name ``vault`` is the digest (hex) of the question that it began with.
+    ``send`` carries the calls, and ``traffic`` counts the bytes of each server's calls and results. Every method raises
+    :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer, :class:`~fedsynth.errors.Refused` or
+    :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses, except for what one refuses of a site
+    (:meth:`take`), and :class:`~fedsynth.errors.FedsynthError` for any other failure. A repeated question gets the same
+    answer, and is not charged again.
     """
 
     send: SendAll
     traffic: tuple[Traffic, Traffic, Traffic] = field(default_factory=lambda: (Traffic(), Traffic(), Traffic()))
 
     def begin(self, vault: str, agreement: bytes, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites join it, by passing a signed question for tables to all three servers.
+        """Begin a vault, or let more sites join it.
 
-        ``agreement`` is the run's agreement, ``body`` holds the bytes of the question that sites are asked now, and
-        ``signature`` is the coordinator's signature of them. Shares that were taken for this vault before, but not kept
-        (:meth:`keep`), are forgotten; the question that it began with, sent again, empties the vault.
+        Arguments are those of :meth:`ComputeParty.begin <fedsynth.servers.server.ComputeParty.begin>`.
         """
         agreed, asked = (np.frombuffer(part, dtype=np.uint8) for part in (agreement, body))
         self._same(Begin(vault, agreed, asked, signature), Done)
@@ -105,8 +98,7 @@ class Servers:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
-        Otherwise, all three leave the site out. ``site`` is the site's name, and ``dealt`` holds its shares
-        (:class:`~fedsynth.federation.events.DealtShares`).
+        Otherwise, all three leave the site out.
         """
         first, others = (Take(vault, site, part_for(dealt, number)) for number in range(2))
         found: Sequence[AnyResult] = self._call([first, others, others])
@@ -128,14 +120,11 @@ class Servers:
         self._same(Keep(vault, tuple(sites)), Done)
 
     def open(self, question: OpenTables) -> Integers:
-        """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
-
-        They are the sum of the three servers' noisy shares.
-        """
+        """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat."""
         return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
     def draw(self, question: SelectTable) -> int:
-        """Return the index of the candidate (a table) of ``question`` that the servers drew together, privately."""
+        """Return the index of the candidate of ``question`` that the servers drew together, privately."""
         replies = {reply.reply.tobytes() for reply in self._answers(question)}
         if len(replies) > 1:
             raise Refused(
@@ -158,11 +147,10 @@ class Servers:
         return answers
 
     def _same(self, call: AnyCall, kind: type[_Result]) -> list[_Result]:
-        """Make the same call to all three servers, and return their results, which must all be of one kind."""
+        """Make the same call to all three servers, whose results must all be of one kind."""
         return _of_kind(self._call([call] * SERVERS), kind)
 
     def _call(self, calls: Sequence[AnyCall]) -> list[AnyResult]:
-        """Make one call to each server, and return their results."""
         frames = {id(call): encode(call) for call in calls}
         sent = [frames[id(call)] for call in calls]
         found: list[AnyResult] = []
@@ -184,7 +172,6 @@ def _of_kind(found: Sequence[AnyResult], kind: type[_Result]) -> list[_Result]:
 
 
 def _error_of(found: Sequence[AnyResult]) -> FedsynthError:
-    """Return the error of a server that failed."""
     for code, kind in _ERRORS.items():
         for number, one in enumerate(found):
             if isinstance(one, Failure) and one.code == code:
@@ -194,13 +181,10 @@ def _error_of(found: Sequence[AnyResult]) -> FedsynthError:
 
 @dataclass(eq=False)
 class SharedVault(Vault):
-    """The vault of the trust model three-servers: sums of the sites' tables, held in secret shares by three servers.
+    """The vault of the trust model :class:`~fedsynth.servers.trust.ThreeServers`, which states the noise.
 
-    ``servers`` is the coordinator's side of the three servers. Opened tables have 1.5 times the noise variance of the
-    release, up to 3 times for very small and very large noise (:func:`~fedsynth.servers.questions.opened_std`), because
-    each server adds noise and one of them may be curious; each candidate of a draw (private selection) gets two Gumbel
-    numbers instead of one. Distances are L2 distances, since these need one secure product for each cell instead of a
-    comparison; expected counts and noise are rounded to whole records, negative ones to 0, and weights to integers
+    Distances are L2 distances, since these need one secure product for each cell instead of a comparison; expected
+    counts and noise are rounded to whole records, negative ones to 0, and weights to integers
     (:func:`~fedsynth.cliques.integer_weights`). None of this changes the privacy cost of a release. There are no
     scores. The methods also raise what those of :class:`Servers` raise.
     """

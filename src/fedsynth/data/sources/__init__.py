@@ -20,16 +20,15 @@ _DATABASES = ("postgresql", "postgres")
 
 
 def open_source(text: str, folder: Path = Path(), records: Records | None = None) -> Source:
-    """Open the source of rows that ``data`` in a site's configuration names: a file or a database table.
+    """Open the source of rows that ``data`` in a site's configuration names, without reading anything yet.
 
     ``text`` is the path of a .csv or .parquet file, relative to ``folder``, or a table's address,
     ``postgresql://user@host/database?table=schema.name``, without a password
     (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme (the part before ``://``) are
     opened by a plugin: what an installed package offers under the scheme's name, as an entry point in the group
-    ``fedsynth.sources``. ``records`` is the kind of a CSV file (:data:`~fedsynth.files.Records`): ``lines``, also if it
-    is ``None``, or ``rfc4180``. Raises :class:`Unsupported` for anything else, :class:`InvalidParameter` for
-    ``records`` of another source than a CSV file, and :class:`FedsynthError` for an invalid address. Nothing is read
-    yet.
+    ``fedsynth.sources``. ``records`` is the kind of a CSV file (:data:`~fedsynth.files.Records`; ``None``: ``lines``).
+    Raises :class:`Unsupported` for anything else, :class:`InvalidParameter` for ``records`` of another source than a
+    CSV file, and :class:`FedsynthError` for an invalid address.
     """
     source = _opened(text, folder)
     if records is None:

@@ -31,11 +31,7 @@ _NULLABLE: dict[Any, Any] = {
 
 
 def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
-    """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values.
-
-    Columns are first converted by :func:`readable` to types that a schema's columns can read. With ``strict`` they keep
-    their Arrow types, and text that is not UTF-8 raises :class:`SchemaError`.
-    """
+    """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values."""
     columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
         column = readable(name, given, strict=strict)
@@ -64,20 +60,14 @@ def is_text(kind: Any) -> bool:
 
 
 def encode(schema: Schema, table: Any, persons: NDArray[np.uint64] | None = None) -> Table:
-    """Encode the rows of an Arrow ``table`` under a ``schema``, faster than from a data frame.
-
-    The result is that of :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, but each distinct text of a
-    column is encoded only once. ``persons`` has an integer for the person of each row, if it is known.
-    """
+    """Encode an Arrow ``table`` as :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>` does, but faster."""
     return schema.assembled((encode_column(schema, column, table) for column in schema.asked), persons)
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
-    """Return one column of an Arrow ``table`` in encoded form, before any difference or ratio is formed.
+    """Return one of the :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>` columns of an Arrow table, encoded.
 
-    ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`). The
-    result has codes (the integers that encode values; -1 leaves a row out) and, in numeric and datetime columns,
-    numbers (the values). Each distinct text is encoded, and looked at for faults, only once.
+    Each distinct text is encoded, and looked at for faults, only once.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):

@@ -46,12 +46,11 @@ class CsvFile:
     """A CSV file of the kind ``records``: UTF-8 text delimited by commas.
 
     The delimiter is a semicolon, tab or bar if the header has no comma. Quotes are special at the start of a cell, and
-    are doubled inside it. ``names`` are the column names in the header, which is read at once. Raises
-    :class:`SchemaError` for a file without a readable header.
+    are doubled inside it. ``names`` are the column names in the header.
     """
 
     def __init__(self, path: Path, records: Records = "lines") -> None:
-        """Read the header."""
+        """Read the header; raises :class:`SchemaError` if there is none that is readable."""
         self.path, self.records = path, records
         with path.open("rb") as file:
             start = file.read(_BLOCK)
@@ -109,10 +108,7 @@ class CsvFile:
             yield self._parsed(b"\n".join(lines), names), bad
 
     def _numbered(self) -> Iterator[tuple[int, bytes]]:
-        """Yield number and text of each line after the header, without its end; of too long ones only a part.
-
-        The part of a line that is longer than 4 MiB is also longer than that, so that it is found to be too long.
-        """
+        """Yield number and text of each line after the header, without its end; of too long ones only a start."""
         with self.path.open("rb", buffering=1 << 20) as file:
             file.seek(self._begins)
             number = self._lines
@@ -217,11 +213,11 @@ def _declare(records: Records) -> str:
 
 
 def kind_problem(path: Path, records: Records) -> str:
-    """Return why a CSV file seems to be of the other kind than the declared ``records``, and which to declare.
+    """Return why a CSV file seems to be of the other kind than the declared ``records``, and which to declare, or "".
 
-    The result is empty if nothing speaks for the other kind, or if it cannot read the header. The sign is the line that
-    follows one with an open quote: if cells hold newlines, it is no record by itself; if the quote was never closed, it
-    is one. This proves nothing, which is why the kind is declared: the result is advice, and changes no reading.
+    The sign is the line that follows one with an open quote: if cells hold newlines, it is no record by itself; if the
+    quote was never closed, it is one. This proves nothing, which is why the kind is declared: the result is advice, and
+    changes no reading.
     """
     try:
         single, whole = CsvFile(path, "lines"), CsvFile(path, "rfc4180")

@@ -1,7 +1,6 @@
 """Files of rows: CSV (all cells are text) and Parquet, read in batches.
 
-A CSV file is UTF-8 text with a header, of a declared kind (:mod:`fedsynth.data.sources.csv_file`). DuckDB can count a
-file: it does not open the file itself but receives the batches, so that it counts the same rows as a reader.
+A CSV file is UTF-8 text with a header, of a declared kind (:mod:`fedsynth.data.sources.csv_file`).
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ from fedsynth.schema.columns import Column
 
 @dataclass(frozen=True)
 class RowFile(ABC):
-    """A file of rows as a :class:`~fedsynth.rows.Source`: the base class of CSV and Parquet files.
-
-    ``file`` is its path. ``is_text`` says whether all values are read as text, and ``keeps_order`` that every read
-    returns the rows in the same order.
-    """
+    """A file of rows as a :class:`~fedsynth.rows.Source`: the base class of CSV and Parquet files."""
 
     file: Path
     is_text: ClassVar[bool]
@@ -49,7 +44,7 @@ class RowFile(ABC):
         return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return an empty mapping: whether a file's values fit the schema's ``columns`` shows only on reading."""
+        """Return nothing: whether a file's values fit the schema's ``columns`` shows only on reading."""
         return {}
 
     def columns(self) -> list[str]:
@@ -66,19 +61,11 @@ class RowFile(ABC):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield pairs of an Arrow table with the ``wanted`` columns, and the malformed lines left out of it.
-
-        A table has about ``chunk_rows`` rows. ``wanted`` maps each name to the schema column that its values are read
-        for, or to ``None``; files read values in the same way for all. They ignore ``strict``, which refuses values
-        that could only be read by converting them to another type.
-        """
+        """Yield pairs of an Arrow table with the ``wanted`` columns and its malformed lines; ``strict`` is ignored."""
 
     @contextmanager
     def snapshot(self) -> Iterator[RowFile]:
-        """Return a context manager that yields this file, which must not change during the ``with`` block.
-
-        Raises :class:`FedsynthError` at the end of the block if the file has changed.
-        """
+        """Yield this file; raise :class:`FedsynthError` at the end of the ``with`` block if it has changed."""
         before = self.stamp()
         yield self
         if self.stamp() != before:
@@ -91,11 +78,7 @@ class RowFile(ABC):
 
 @dataclass(frozen=True)
 class CsvRows(RowFile):
-    """The rows of a CSV ``file`` as a :class:`~fedsynth.rows.Source`, as text.
-
-    ``records`` is the kind of the file: of ``lines``, malformed ones are left out; ``rfc4180`` is read as a whole or
-    not at all.
-    """
+    """The rows of a CSV ``file`` as text; ``records`` is its declared kind."""
 
     records: Records = "lines"
     is_text = True
@@ -114,11 +97,10 @@ class CsvRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield pairs of an Arrow table of text with the ``wanted`` columns, and the malformed lines left out of it.
+        """Yield pairs of an Arrow table of text (about 4 MiB, not yet checked to be UTF-8) and its malformed lines.
 
-        A table has about 4 MiB of text, not yet checked to be UTF-8. Only the names in ``wanted`` matter;
-        ``chunk_rows`` and ``strict`` are ignored. Raises :class:`SchemaError` for a file without a readable header and,
-        maybe only after some tables, for a file that is declared ``rfc4180`` and not valid.
+        Raises :class:`SchemaError` for a file without a readable header and, maybe only after some tables, for a file
+        that is declared ``rfc4180`` and not valid.
         """
         from fedsynth.data.sources.csv_file import CsvFile
 
@@ -127,7 +109,7 @@ class CsvRows(RowFile):
 
 @dataclass(frozen=True)
 class ParquetRows(RowFile):
-    """The rows of a Parquet ``file`` as a :class:`~fedsynth.rows.Source`, with the file's types."""
+    """The rows of a Parquet ``file``, with the file's types."""
 
     is_text = False
 
@@ -138,10 +120,9 @@ class ParquetRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield pairs of an Arrow table with the ``wanted`` columns, and an empty list, since no line is malformed.
+        """Yield pairs of an Arrow table of at most ``chunk_rows`` rows (empty for an empty file), and an empty list.
 
-        A table has at most ``chunk_rows`` rows; an empty file gives one empty table with its types. Only the names in
-        ``wanted`` matter; ``strict`` is ignored. Raises :class:`SchemaError` for a file that is damaged or not Parquet.
+        Raises :class:`SchemaError` for a file that is damaged or not Parquet.
         """
         import pyarrow as pa
 
@@ -169,7 +150,7 @@ def check_suffix(path: Path) -> None:
 
 @contextmanager
 def _open_parquet(path: Path) -> Iterator[Any]:
-    """Yield a Parquet file; raises :class:`SchemaError` if it is damaged, even if this shows only during reading."""
+    """Yield a Parquet file; :class:`SchemaError` if it is damaged, even if this shows only during reading."""
     import pyarrow as pa
     import pyarrow.parquet as pa_parquet
 

@@ -3,11 +3,10 @@
 ibis only compiles and does not connect: the modules that implement a source's safety rules run the statements
 (:mod:`fedsynth.data.sources.postgres`).
 
-Rule 1: all results of one :class:`CountedRows` refer to the same snapshot: later changes of a database do not affect
-    it, and a change of a file is an error.
-Rule 2: a row's cell on an axis (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its values) is the
-    same as in a :class:`~fedsynth.rows.Table`, even on bin edges, and the same rows are left out: those for which some
-    cell is NULL. Values are compared with literals, by bisection, because a database's own binning functions round.
+Rule 1: all results of one :class:`CountedRows` refer to the same snapshot: later changes do not affect it.
+Rule 2: a row's cell on an axis is the same as in a :class:`~fedsynth.rows.Table`, even on bin edges, and the same rows
+    are left out: those for which some cell is NULL. Values are compared with literals, by bisection, because a
+    database's own binning functions round.
 Rule 3: all tables of a query come from one scan, which computes each value's cell once. Small tables are marginals of
     larger tables over blocks of axes, so that a scan needs tens of groupings instead of hundreds.
 """
@@ -43,8 +42,8 @@ _BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive
 class Counting(Protocol):
     """A database that counts rows for :class:`CountedRows`; its statements read them from a relation called ``rows``.
 
-    A column stored by its relation to another column (:class:`~fedsynth.schema.derive.ColumnLink`) is counted from the
-    values of both columns.
+    Positions of columns are those in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`. A column with a stored
+    form is counted from the values of both columns.
     """
 
     @property
@@ -59,9 +58,7 @@ class Counting(Protocol):
     def types(self) -> Mapping[int, str]:
         """ibis types (such as "int64") of the columns whose values are compared in SQL, by position.
 
-        Positions are those in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`, the columns that sites read.
-        Of any other column, the database receives no values, but each row's position on an axis (a partition of the
-        column's values).
+        Of any other column, the database receives no values, but each row's position on an axis.
         """
 
     @property
@@ -77,24 +74,19 @@ class Counting(Protocol):
         order), and the number of rows in that cell. If several replies have the same statement and cell, their numbers
         of rows add up. All statements read one relation, the rows' positions on axes, which is computed only once. It
         is called ``coded``, like the SQL that defines it: the end of ``WITH rows AS (...), {coded}``. The relation
-        ``rows`` is provided here: it has the values of each of ``columns``, positions j in :attr:`Schema.asked
-        <fedsynth.schema.schema.Schema.asked>`, in a column ``v{j}``. For each key i of ``places``, it has the rows'
-        positions on the axis ``places[i]`` in a column ``p{i}``.
+        ``rows`` is provided here: it has the values of each column j of ``columns`` in a column ``v{j}``, and the rows'
+        positions on each axis ``places[i]`` in a column ``p{i}``.
         """
 
     def rows_read(self) -> int:
-        """Return the number of rows of the snapshot, including rows left out because they do not fit the schema."""
+        """Return the number of rows of the snapshot, including those that do not fit the schema."""
 
 
 class CountedRows(NoSingleRows):
-    """One snapshot of rows that a database counts under a ``schema``; provides their number and contingency tables.
-
-    ``database`` sends the statements; none is sent on creation. Raises :class:`Unsupported` for times in units too fine
-    to be counted exactly in SQL.
-    """
+    """One snapshot of rows that a database counts under a ``schema``; no statement is sent on creation."""
 
     def __init__(self, schema: Schema, database: Counting) -> None:
-        """Send no query yet, but raise :class:`Unsupported` for columns that the database could not compare."""
+        """Raise :class:`Unsupported` for times in units too fine to be counted exactly in SQL."""
         self.schema = schema
         self._database = database
         self._kept: int | None = None
@@ -119,17 +111,11 @@ class CountedRows(NoSingleRows):
 
     @property
     def rows_read(self) -> int:
-        """Number of rows of the snapshot, including rows left out because they do not fit the schema."""
+        """Number of rows of the snapshot, including those that do not fit the schema."""
         return self._database.rows_read()
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table of counts for each of ``cliques``, in order, all from one scan of the rows.
-
-        A clique lists positions in ``axes`` (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its
-        values), one for each dimension of its table (int64). Adding or removing one record changes one cell of each
-        table by one, so the L2 (and L1) sensitivity of one table under add/remove adjacency is 1. Raises
-        :class:`FedsynthError` if the database fails.
-        """
+        """Return the tables of :meth:`Rows.tables <fedsynth.rows.Rows.tables>`, all from one scan of the rows."""
         sizes = [self._size(axis) for axis in axes]
         blocks = _blocks(cliques, sizes)
         members = list(dict.fromkeys(blocks))
@@ -259,8 +245,7 @@ def _blocks(cliques: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tupl
 def can_place(column: Column) -> bool:
     """Return whether a ``column``'s bounds can be written exactly as SQL literals; only those of times may not.
 
-    The bounds of a datetime column are doubles that count its unit of time, such as microseconds, from 1970 (UTC).
-    Beyond 2^53, doubles do not represent every whole number; the result is ``False`` if a bound reaches 2^53 or -2^53.
+    They are doubles that count the column's unit from 1970 (UTC); from 2^53 on, these skip whole numbers.
     """
     return not isinstance(column, Datetime) or bool(np.abs(column.bin_edges[[0, -1]]).max() < LARGEST_INTEGER)
 
@@ -283,12 +268,10 @@ def place(
 ) -> Any:
     """Return the ibis expression of a value's position on an ``axis``, for a database that counts rows.
 
-    An axis is a partition of the values of a ``column``. The position equals :meth:`Axis.places
-    <fedsynth.schema.bins.Axis.places>` for the schema's codes: an integer (group, or fine cell without groups), and
-    NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the column's value: a text, a
-    number, a boolean, or a time without a time zone (UTC). A text is a label of the column, a spelling of a missing
-    value, or else in canonical form (:mod:`fedsynth.schema.canonical`). ``missing_values`` are the spellings of missing
-    values in text. ``orders_text`` says whether the database orders text as Python does.
+    The position equals :meth:`Axis.places <fedsynth.schema.bins.Axis.places>`, and is NULL where the ``column`` leaves
+    the row out. ``value`` is the ibis expression of the column's value: a text, a number, a boolean, or a time without
+    a time zone (UTC). A text is a label of the column, a spelling of a missing value, or else in canonical form
+    (:mod:`fedsynth.schema.canonical`). ``orders_text`` says whether the database orders text as Python does.
     """
     import ibis
 
@@ -333,11 +316,9 @@ def place(
 
 
 def held_value(link: ColumnLink, schema: Schema, own: Any, other: Any) -> Any:
-    """Return the ibis expression of a stored difference or ratio, for a database that counts rows.
+    """Return the ibis expression of the difference or ratio of a ``link``, from those of both columns' values.
 
-    ``link`` describes a column of ``schema`` that is stored as its difference from, or ratio to, another one. ``own``
-    is the expression of that column's value, ``other`` that of the other column's. The result performs the same
-    subtractions and divisions of doubles as :meth:`ColumnLink.held_numbers
+    It performs the same subtractions and divisions of doubles as :meth:`ColumnLink.held_numbers
     <fedsynth.schema.derive.ColumnLink.held_numbers>`, in the same order, and is NULL for a missing value.
     """
     import ibis

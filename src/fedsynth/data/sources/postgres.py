@@ -119,9 +119,8 @@ class PostgresTable:
 
     ``address`` is the database's URI, as PostgreSQL's client library libpq reads it, without a password. ``relation``
     is the table's schema (in PostgreSQL's sense) and name. No statement may run longer than ``timeout`` seconds;
-    reading the whole table is one statement. ``cursor`` is the database cursor of a :meth:`snapshot`'s transaction,
-    ``None`` otherwise, and ``file`` is always ``None``. Rows that row-level security hides from the database role that
-    reads do not belong to the site's rows.
+    reading the whole table is one statement. ``cursor`` is the database cursor of a :meth:`snapshot`'s transaction.
+    Rows that row-level security hides from the database role that reads do not belong to the site's rows.
     """
 
     address: str
@@ -139,15 +138,11 @@ class PostgresTable:
 
     @property
     def quoted(self) -> str:
-        """Name of the table, quoted for SQL: ``"schema"."name"``."""
+        """Name of the table, quoted for SQL."""
         return ".".join(quote_name(part) for part in self.relation)
 
     def columns(self) -> list[str]:
-        """Return the names of the table's columns in order.
-
-        Raises :class:`SchemaError` if there is no such table, and :class:`FedsynthError` if the database cannot be
-        read.
-        """
+        """Return the names of the table's columns in order; raises :class:`SchemaError` if there is no such table."""
         with session(self) as cursor:
             return list(types_of(self, cursor))
 
@@ -167,11 +162,10 @@ class PostgresTable:
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
         """Yield pairs of an Arrow table with the ``wanted`` columns, and an empty list, since no line is malformed.
 
-        A table has about 4 MiB; rows come in an arbitrary order. ``wanted`` maps each name to the schema column that
-        its values are read for, or to ``None`` to read values of any kind; ``chunk_rows`` is ignored. Raises
-        :class:`SchemaError` if a column's SQL type cannot be read by its schema column (or at all, if that is
-        ``None``). Times at infinity, or outside the range of 64-bit microseconds (4713 BC to the year 294000), become
-        the first or last time in the range; but ``strict`` refuses them in a column that ``wanted`` maps to ``None``.
+        A table has about 4 MiB; rows come in an arbitrary order. Raises :class:`SchemaError` if a column's SQL type
+        cannot be read by its schema column (or at all, if that is ``None``). Times at infinity, or outside the range of
+        64-bit microseconds (4713 BC to the year 294000), become the first or last time in the range; but ``strict``
+        refuses them in a column that ``wanted`` maps to ``None``.
         """
         with session(self) as cursor:
             found = types_of(self, cursor, wanted)
@@ -191,20 +185,15 @@ class PostgresTable:
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTable]:
-        """Return a context manager (for a ``with`` block) that yields the table as it is at this moment.
-
-        The yielded source reads everything in one transaction, so that later changes are invisible to it.
-        """
+        """Yield the table as it is at this moment, within a ``with`` block: everything is read in one transaction."""
         with session(self) as cursor:
             yield replace(self, cursor=cursor)
 
     @contextmanager
     def counted(self, schema: Schema) -> Iterator[Rows]:
-        """Return a context manager (for a ``with`` block) that yields the rows, which the database counts.
+        """Yield the rows, which the database counts, within a ``with`` block: for rows that must not leave it.
 
-        Use it for rows that must not leave the database. Within the block, the yielded :class:`~fedsynth.rows.Rows`
-        gives the number of rows and their contingency tables under ``schema``, all from one snapshot of the table. An
-        open snapshot keeps the database from cleaning up old row versions: open one for each message that the site
+        An open snapshot keeps the database from cleaning up old row versions: open one for each message that the site
         answers, not one for a whole run. Raises :class:`SchemaError` if the table, its columns or their types do not
         fit, and :class:`Unsupported` for text that stands for numbers, booleans or times, which only a reader can
         interpret, and for times in units too fine to be counted exactly in SQL.
@@ -260,19 +249,18 @@ def quote_name(name: str) -> str:
 def quote_text(text: str) -> str:
     """Quote a text for SQL, in which all characters stand for themselves; raises :class:`SchemaError` for a NUL.
 
-    The result fits a :func:`session`, in which a backslash is an ordinary character (``standard_conforming_strings``).
+    In a :func:`session`, a backslash is an ordinary character (``standard_conforming_strings``).
     """
     return "'" + _without_zero(text).replace("'", "''") + "'"
 
 
 @contextmanager
 def session(source: PostgresTable) -> Iterator[Any]:
-    """Return a context manager (for a ``with`` block) that yields a database cursor, for reading one state of it.
+    """Yield a database cursor within a ``with`` block, for reading one state of the database of ``source``.
 
-    The cursor is in a read-only transaction of the database of ``source``, which later changes do not affect; it is
-    closed at the end of the block. If ``source`` is a snapshot (:meth:`PostgresTable.snapshot`), its own cursor is
-    yielded and stays open. Raises :class:`Unsupported` without the database's driver, and :class:`FedsynthError` if
-    the database cannot be reached.
+    The cursor is in a read-only transaction, which later changes do not affect. If ``source`` is a snapshot, its own
+    cursor is yielded and stays open. Raises :class:`Unsupported` without the database's driver, and
+    :class:`FedsynthError` if the database cannot be reached.
     """
     if source.cursor is not None:
         yield source.cursor
@@ -308,21 +296,17 @@ def session(source: PostgresTable) -> Iterator[Any]:
 
 
 def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
-    """Return the complete reply to the statement ``sql`` on the ``cursor`` of a :func:`session`, as an Arrow table.
-
-    Raises :class:`FedsynthError`, which contains no value of a row.
-    """
+    """Return the complete reply to the statement ``sql``; a :class:`FedsynthError` contains no value of a row."""
     with _errors_translated(source):
         cursor.execute(sql)
         return cursor.fetch_arrow_table()
 
 
 def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> dict[str, tuple[str, str]]:
-    """Return the family of each column's SQL type, and the type as written in SQL, by column name.
+    """Return the family of each column's SQL type, and the type as written in SQL, by column name, in order.
 
-    The columns are those of ``source`` in their order. The family ("integer", "text", "timestamp", ...) determines how
-    values are read, and is empty for an unreadable type. ``cursor`` is that of a :func:`session`. Raises
-    :class:`SchemaError` if the table, or a column named in ``needed``, does not exist.
+    The family ("integer", "text", "timestamp", ...) determines how values are read, and is empty for an unreadable
+    type. Raises :class:`SchemaError` if the table, or a column named in ``needed``, does not exist.
     """
     schema, table = (quote_text(part) for part in source.relation)
     rows = run(source, cursor, _CATALOGUE.format(schema=schema, table=table)).to_pylist()
@@ -341,8 +325,7 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
 def counted_value(column: Column, family: str, typed: str, missing_values: Sequence[str] = MISSING) -> tuple[str, str]:
     """Return the SQL expression of a schema ``column``'s value in statements that count rows, and its type in ibis.
 
-    ``family`` and ``typed`` are the family and the text of the column's SQL type, as :func:`types_of` returns them, and
-    ``missing_values`` a schema's spellings of missing values. Text is in the form that
+    ``family`` and ``typed`` are those of :func:`types_of`. Text is in the form that
     :func:`~fedsynth.data.sources.ibis.place` looks up. Raises :class:`SchemaError` for a type that the column cannot
     read, and :class:`Unsupported` for text that stands for numbers, booleans or times, and for numbers, booleans or
     times that stand for missing values.
@@ -367,11 +350,10 @@ def counted_value(column: Column, family: str, typed: str, missing_values: Seque
 
 @dataclass(frozen=True)
 class _Counting:
-    """Counting of a table's snapshot for :class:`~fedsynth.data.sources.ibis.CountedRows`.
+    """A table's snapshot as a :class:`~fedsynth.data.sources.ibis.Counting`.
 
-    ``values`` are the SQL expressions of the columns and ``types`` their ibis types. Text is compared byte by byte,
-    regardless of its column's collation. Byte order equals the order of Python's text only in UTF-8, and in databases
-    without an encoding (``orders_text``).
+    ``values`` are the SQL expressions of the columns. Text is compared byte by byte, regardless of its column's
+    collation. Byte order equals the order of Python's text only in UTF-8, and in databases without an encoding.
     """
 
     source: PostgresTable
@@ -383,7 +365,6 @@ class _Counting:
 
     @classmethod
     def of(cls, source: PostgresTable, schema: Schema) -> _Counting:
-        """Prepare the counting of a snapshot under a schema."""
         found = types_of(source, source.cursor, schema.names)
         values, types = {}, {}
         for position, column in enumerate(schema.asked):
@@ -405,7 +386,6 @@ class _Counting:
         yield run(self.source, self.source.cursor, sql)
 
     def rows_read(self) -> int:
-        """Return the number of rows of the snapshot."""
         counted = run(self.source, self.source.cursor, f"SELECT count(*) FROM {self.source.quoted}")
         return int(counted.column(0)[0].as_py())
 
@@ -454,8 +434,7 @@ def unfit(name: str, typed: str, column: Column | None) -> SchemaError:
 def as_double(value: str, family: str) -> str:
     """Return the SQL of the double nearest to a number; a ``numeric`` beyond the range of doubles becomes infinite.
 
-    ``value`` is the SQL of the number, and ``family`` that of its type (:func:`types_of`). A plain cast would raise an
-    error for such a value, so that a single row could stop the statement.
+    A plain cast would raise an error for such a value, so that a single row could stop the statement.
     """
     if family != "numeric":
         return f"{value}::float8"
@@ -467,10 +446,9 @@ def as_double(value: str, family: str) -> str:
 
 
 def bounded_time(value: str, family: str) -> str:
-    """Return the SQL of a time or date, clipped (infinity included) to 4713 BC and the year 294000.
+    """Return the SQL of a value whose times are clipped (infinity included) to 4713 BC and the year 294000.
 
-    Times in this range fit 64-bit microseconds. ``value`` is the SQL of the time, and ``family`` that of its type
-    (:func:`types_of`); other types are returned unchanged.
+    Times in this range fit 64-bit microseconds.
     """
     if family not in ("date", "timestamp", "timestamptz"):
         return value

@@ -18,12 +18,11 @@ from fedsynth.schema.bins import Axis
 
 @contextmanager
 def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterator[Rows]:
-    """Return a context manager (for a ``with`` block) that yields the rows of a ``source``, read anew for every query.
+    """Yield the rows of a ``source``, read anew for every query, within a ``with`` block.
 
-    Within the block, the yielded :class:`~fedsynth.rows.Rows` gives the number of rows and their contingency tables,
-    but no single rows. Later changes of a database are not seen; a file that changes raises :class:`FedsynthError` at
-    the end of the block. Rows are encoded under ``schema``, ``chunk_rows`` at a time. Raises :class:`SchemaError` for a
-    column that is missing or cannot be read.
+    A file that changes raises :class:`FedsynthError` at the end of the block; later changes of a database are not seen.
+    Rows are encoded ``chunk_rows`` at a time. Raises :class:`SchemaError` for a column that is missing or cannot be
+    read.
     """
     check_columns(source, schema)
     with source.snapshot() as held:
@@ -34,8 +33,8 @@ def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterato
 class StreamedRows(NoSingleRows):
     """The rows of a source's snapshot under a schema, none of which is kept: memory does not grow with their number.
 
-    Every call of :meth:`tables` reads the ``source`` once, ``chunk_rows`` rows at a time. If nothing was counted
-    before, asking for the number of rows reads it once, too.
+    Every call of :meth:`tables` reads the ``source`` once. If nothing was counted before, asking for the number of rows
+    reads it once, too.
     """
 
     source: Source
@@ -53,17 +52,12 @@ class StreamedRows(NoSingleRows):
 
     @property
     def rows_read(self) -> int:
-        """Number of rows read, including malformed lines and rows left out because they do not fit the schema."""
+        """Number of rows read, including malformed lines and rows that do not fit the schema."""
         len(self)
         return self._read
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table of counts for each of ``cliques``, in order.
-
-        A clique lists positions in ``axes`` (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its
-        values), one for each dimension of its table (int64). Adding or removing one record changes one cell of each
-        table by one, so the L2 (and L1) sensitivity of one table under add/remove adjacency is 1.
-        """
+        """Return the tables of :meth:`Rows.tables <fedsynth.rows.Rows.tables>`, from one pass over the source."""
         found: list[NDArray[np.int64]] = []
         for part in self._parts():
             counted = part.tables(axes, cliques)
