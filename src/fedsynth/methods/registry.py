@@ -125,8 +125,8 @@ def method(
     """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; used as a class decorator.
 
     The class is returned; the synthesizers that its ``fit`` makes get the run's privacy statement and the summary of
-    its ledger (:func:`stated`). A class outside fedsynth also needs an entry point of the group
-    ``fedsynth.methods`` to be found by its name; without one it is named as ``package.module:Class``.
+    its ledger (:func:`stated`). A class outside fedsynth also needs an entry point of the group ``fedsynth.methods`` to
+    be found by its name; without one it is named as ``package.module:Class``.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 Source: Fed-TDA (Duan et al., arXiv 2211.13116). Corrected: each column is one latent variable instead of two,
 categories give the mean of their interval instead of a random point in it, and the correlation lost by discretising is
-restored; noise is calibrated to the change that one record makes. The published encoding
-remains as :class:`~fedsynth.bench.published.tda.FedTDAPaper`.
+restored; noise is calibrated to the change that one record makes. The published encoding remains as
+:class:`~fedsynth.bench.published.tda.FedTDAPaper`.
 """
 
 from __future__ import annotations
