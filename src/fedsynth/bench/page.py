@@ -294,7 +294,6 @@ def _by(figures: Iterable[RunFigure], axes: Sequence[str]) -> dict[tuple[str, ..
 
 
 def _number(text: str) -> float:
-    """Return a text as a number, or 0 if it is not a number."""
     try:
         return float(text)
     except ValueError:

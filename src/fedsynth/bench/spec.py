@@ -466,7 +466,6 @@ def _with_options(name: str, entry: MetricEntry, dataset: Dataset) -> MetricEntr
 
 
 def _merged(one: Case, two: Case) -> Case:
-    """Return a cell that two entries of the grid ask for, with the metrics of both."""
     return msgspec.structs.replace(one, metrics={**one.metrics, **two.metrics})
 
 
@@ -492,7 +491,7 @@ def admitted(cell: Cell, only: Mapping[str, set[str]]) -> bool:
 
 
 def data_file(dataset: Dataset, folder: Path) -> Path:
-    """Return the path of a data set's file, which need not exist if the table is made; else raises an error."""
+    """Return the path of a data set's file; raises :class:`~fedsynth.errors.FedsynthError` if it is missing."""
     file = folder / dataset.file
     if not dataset.made and not file.is_file():
         raise FedsynthError(f"{file} does not exist; name the data's folder with --data-dir or FEDSYNTH_DATA")

@@ -87,10 +87,7 @@ class Commands(App):
 
 
 def help_text(path: str, app: App, everything: bool = True) -> str:
-    """Return the help of a command or group of commands: usage, text, commands by heading, arguments and options.
-
-    Without ``everything``, rare options are only counted.
-    """
+    """Return the help of a command or group; without ``everything``, rare options are only counted."""
     width = min(shutil.get_terminal_size().columns, 100) - 2
     sections: dict[str, list[tuple[str, str]]] = {}
     more = ""

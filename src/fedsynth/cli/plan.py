@@ -369,7 +369,6 @@ def _sampled(weakest: SampledGaussian) -> str:
 
 
 def _plan_text(made: Agreement) -> str:
-    """Return a plan in words, for those who approve it."""
     settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
     limit = f"epsilon = {made.budget.epsilon:g}" + (f" at delta = {made.budget.delta:g}" if made.budget.delta else "")
     currency, whole = ("epsilon", made.budget.epsilon) if made.budget.pure else ("rho", made.budget.rho)

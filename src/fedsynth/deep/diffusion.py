@@ -172,11 +172,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return tape.linear(8 + 2 * self.depth, hidden)
 
     def points_of(self, layout: BatchLayout, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """Return the points, shape ``(rows, dimensions)``, that ``outputs`` of a network that predicts rows stand for.
-
-        A column's part of the point is the mean of its tokens' ``vectors`` (:meth:`vectors`) by their probabilities;
-        normal scores are kept.
-        """
+        """Return the points of predicted rows: means of tokens' ``vectors`` by probability, and normal scores."""
         from torch import bmm, cat
 
         parts = []
@@ -221,7 +217,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return found
 
     def embedded(self, layout: BatchLayout) -> list[int]:
-        """Return the positions of the columns with token vectors, by tokens: all with two or more, except the label."""
+        """Return the positions of columns with token vectors, fewest tokens first: all of two or more but the label."""
         found = [at for at, many in enumerate(layout.tokens) if many > 1 and at != self.label]
         return sorted(found, key=lambda at: layout.tokens[at])
 
@@ -260,10 +256,7 @@ def _vectors(tokens: int, width: int, seed: int) -> NDArray[np.float32]:
 
 @lru_cache(8)
 def time_features(steps: int) -> NDArray[np.float32]:
-    """Return the features of all ``steps`` by which a network reads the time, shape ``(steps, 64)``.
-
-    They are cosines and sines at frequencies from 1 down to about 1e-4, per step.
-    """
+    """Return all steps' features of time, ``(steps, 64)``: cosines and sines at frequencies from 1 to about 1e-4."""
     half = FEATURES // 2
     angles = np.arange(steps)[:, None] * 10_000.0 ** (-np.arange(half) / half)
     found: NDArray[np.float32] = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -315,11 +308,7 @@ def ddpm(network: Diffusion) -> list[DenoisingStep]:
 
 
 def ddim(network: Diffusion, steps: int) -> list[DenoisingStep]:
-    """Return ``steps`` evenly spaced steps of the DDIM sampler (Song et al., eta = 0), from the noisiest to time 0.
-
-    At most the number of diffusion steps of ``network``; a single step leads from the noisiest time to the row. No
-    fresh noise is added.
-    """
+    """Return ``steps`` even steps (at most all) of the DDIM sampler (Song et al., eta = 0), without fresh noise."""
     times = np.unique(np.linspace(0, network.steps - 1, steps).round().astype(np.int64))[::-1]
     if steps == 1:
         times = np.array([network.steps - 1])
@@ -486,10 +475,7 @@ class TabularDiffusion:
             )
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows (:func:`~fedsynth.deep.encoders.codes_of`); each label has its share, up to one row.
-
-        Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or the configured GPU, is missing.
-        """
+        """Draw rows (:func:`~fedsynth.deep.encoders.codes_of`); each label has its share, up to one row."""
         labels: NDArray[np.int64] | int = rows
         if len(self.label_shares):
             # Evenly spread points in random order: each label occurs as often as its share demands, up to one row.

@@ -95,10 +95,7 @@ class Tape:
         self.embeddings: list[tuple[int, Tensor, Tensor]] = []
 
     def linear(self, at: int, x: Tensor) -> Tensor:
-        """Return the linear layer x W^T + b for ``x``, shape ``(rows, inputs)``.
-
-        W, shape ``(outputs, inputs)``, is at the position ``at`` among the parameters, b follows it.
-        """
+        """Return x W^T + b for the weight W, ``(outputs, inputs)``, at the position ``at``, and the bias after it."""
         weight, bias = self.parameters[at], self.parameters[at + 1]
         if not self.per_row:
             return linear(x, weight, bias)

@@ -56,10 +56,7 @@ class CellPlaces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
             raise InvalidParameter(f"places of column {at} must lie between 0 and 1")
 
     def of(self, cells: Integers, numbers: Floats) -> Floats:
-        """Return the place (0 to 1) of each of ``numbers``, in the fine ``cells``, within its token.
-
-        Within a cell, places increase linearly; in a cell of width 0, all numbers count as its middle.
-        """
+        """Return the places (0 to 1) of ``numbers`` in ``cells``: linear, or the middle in a cell of width 0."""
         lower, upper = self.lower[cells], self.upper[cells]
         wide = upper > lower
         with np.errstate(over="ignore", invalid="ignore"):
@@ -198,10 +195,7 @@ def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
 
 
 def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> EncodedBatch:
-    """Encode the ``rows`` (positions or a slice; by default all) of a ``table`` for a neural network.
-
-    For numeric and datetime columns, the table must hold the numbers besides the codes.
-    """
+    """Encode the ``rows`` of a ``table``, which must hold the numbers of numeric and datetime columns."""
     tokens, places = [], []
     for at, encoder in enumerate(encoders):
         numbers = table.numbers[at][rows] if at in table.numbers else None
@@ -215,11 +209,9 @@ def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | 
 
 
 def codes_of(batch: EncodedBatch, layout: BatchLayout) -> list[NDArray[Any]]:
-    """Convert encoded rows, drawn by a network, to the codes that a synthesizer's axes turn into values.
+    """Return encoded rows as codes for :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`, an array per column.
 
-    These are the axes :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`. Returns one array per column, shape
-    ``(rows,)``: int64 tokens for a category, and token + place in float64 for a number, with the place from 0 to below
-    1.
+    Tokens of a category are int64; a number is token + place in float64, with the place from 0 to below 1.
     """
     found: list[NDArray[Any]] = [batch.tokens[:, at] for at in range(len(layout.tokens))]
     for number, at in enumerate(layout.numbers):

@@ -79,11 +79,7 @@ class FedCTGAN:
         return Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method.
-
-        Also raises, before anything is spent, :class:`Unsupported` as :func:`~fedsynth.deep.training.require_training`
-        does, and :class:`InvalidParameter` for a network too large for a message.
-        """
+        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
         from fedsynth.deep.gan import Adversaries, TabularGAN, shares_of
         from fedsynth.models.synthesizer import Synthesizer
 

@@ -83,12 +83,7 @@ class FedTabDiff(TrainingOptions):
         )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method.
-
-        Also raises, before anything is spent, :class:`Unsupported` as :func:`~fedsynth.deep.training.require_training`
-        does, and :class:`InvalidParameter` for a ``target`` that is not a categorical column or a network too large for
-        a message.
-        """
+        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
         import numpy as np
 
         from fedsynth.deep.diffusion import TabularDiffusion

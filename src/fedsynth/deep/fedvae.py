@@ -81,11 +81,7 @@ class FedVAE(TrainingOptions):
         return AutoEncoder(hidden=hidden, latent=self.latent, factor=factor, sigma=sigma)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method.
-
-        Also raises, before anything is spent, :class:`Unsupported` as :func:`~fedsynth.deep.training.require_training`
-        does, and :class:`InvalidParameter` for a network too large for a message.
-        """
+        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
         from fedsynth.deep.vae import TabularVAE
         from fedsynth.models.synthesizer import Synthesizer
 

@@ -104,11 +104,7 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
         return loss
 
     def scores(self, tape: Tape, x: Tensor, condition: Tensor) -> Tensor:
-        """Return the score of each row, shape ``(rows,)``; large scores mean real rows.
-
-        ``x`` are rows as vectors (:class:`~fedsynth.deep.one_hot.OneHot`), ``condition`` their conditions as one-hot
-        vectors over all tokens.
-        """
+        """Return the scores ``(rows,)`` of vectors ``x`` with one-hot ``condition``; large ones mean real rows."""
         from torch import cat
         from torch.nn.functional import leaky_relu
 
@@ -141,10 +137,7 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
         return linear_default(self.shapes(layout), rng)
 
     def outputs(self, tape: Tape, noise: Tensor, condition: Tensor) -> Tensor:
-        """Return fakes as vectors of scalars before their tanh, followed by logits (:class:`.OneHot`).
-
-        ``noise`` are standard normal, shape ``(rows, noise)``; ``condition`` are one-hot vectors over all tokens.
-        """
+        """Return fakes for normal ``noise`` and one-hot ``condition``: scalars before their tanh, then logits."""
         from torch import cat
         from torch.nn.functional import layer_norm
 
@@ -264,10 +257,7 @@ class Adversaries:
         return clipped_sum(loss, parameters, self.fakes, self.clip) / self.fakes
 
     def generator_gradient(self, rng: np.random.Generator) -> Floats:
-        """Return the gradient of the generator's mean loss over new fakes, flat, float64.
-
-        A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition.
-        """
+        """Return the gradient of fakes' mean loss: log(1 + exp(-score)) plus the condition's cross-entropy."""
         require_torch()
         import torch
         from torch.nn.functional import log_softmax, softplus
@@ -331,10 +321,7 @@ class TabularGAN:
         check_shares(self.shares, self.layout)
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Draw ``rows`` rows (:func:`~fedsynth.deep.encoders.codes_of`); ``device`` evaluates the network.
-
-        Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
-        """
+        """Draw rows (:func:`~fedsynth.deep.encoders.codes_of`); ``device`` evaluates the network."""
         coded = OneHot.of(self.layout)
         outputs_of = computing(self.weights, self.network.shapes(self.layout), self.network.outputs, device)
 

@@ -121,20 +121,14 @@ def layers(widths: Sequence[int]) -> Shapes:
 
 
 def perceptron(tape: Tape, at: int, x: Tensor, many: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply ``many`` linear layers to ``x``, shape ``(rows, inputs)``, each followed by ``activation``.
-
-    The first layer's weight is at position ``at`` of ``tape``, its bias at the next, and so on.
-    """
+    """Apply ``many`` linear layers with parameters from position ``at`` on, each followed by ``activation``."""
     for layer in range(many):
         x = activation(tape.linear(at + 2 * layer, x))
     return x
 
 
 def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return PyTorch's default initial weights, flat, float32: weights and biases uniform within +-1 / sqrt(inputs).
-
-    ``shapes`` alternates the weight and the bias of each linear layer.
-    """
+    """Return PyTorch's default initial weights of linear layers, float32: uniform within +-1 / sqrt(inputs)."""
     parts = []
     for weight, bias in zip(shapes[::2], shapes[1::2], strict=True):
         reach = 1 / math.sqrt(max(1, weight[1]))

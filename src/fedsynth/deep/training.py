@@ -216,11 +216,7 @@ class NetworkTraining(Training, frozen=True):
         return tried + self.steps * ((drawn + _PADDED) * of_row + _SECONDS_OF_WEIGHT * cells)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return bounds on what one record adds to any number of an answer.
-
-        Each entry of a clipped gradient is bounded by its norm, plus what rounding adds; without clipping the bound is
-        2^31 - 1.
-        """
+        """Return bounds: the clip norm plus what rounding adds or, without clipping, 2^31 - 1."""
         most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
         return -most, most
 
@@ -329,10 +325,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         return self._seconds(schema, self.batch) if self.batch else super().seconds(schema, rows)
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
-        """Return bounds on a number in a site's answer, noise included.
-
-        A site clips each weight's change to 2^31 - 1 grid steps; its weight in the average is at most 2^12.
-        """
+        """Return bounds: a site clips changes to 2^31 - 1 grid steps, and its weight is at most 2^12."""
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
@@ -616,11 +609,7 @@ def _too_wide(held: int) -> InvalidParameter:
 def mean_slope(
     federation: Federation, task: TrainingTask, weights: Weights, share: float, rate: float, clip: float
 ) -> Floats:
-    """Return the noisy mean clipped gradient of all sites' rows, shape ``(weights,)``, from one sum over sites.
-
-    The arguments are those of the query; the sum costs ``share`` of the budget, for which its noise is the smaller the
-    lower ``rate`` is.
-    """
+    """Return the noisy mean clipped gradient of all sites' rows, ``(weights,)``, from one sum for ``share``."""
     grid = grid_for(clip, len(weights))
     query = GradientSum(float(rate), weights_digest(weights), task.network, task.encoders, float(clip), grid)
     found = federation.sum(query, share, weights)
@@ -638,10 +627,7 @@ def grid_for(clip: float, cells: int) -> int:
 
 
 def released_sizes(federation: Federation, share: Share) -> Sizes:
-    """Return each site's number of rows, sorted: public, or with each site's own noise for ``share`` of the budget.
-
-    Noisy numbers are at least 1; sites that do not answer are missing.
-    """
+    """Return the numbers of rows of sites, sorted: public, or noisy ones of at least 1 for ``share``."""
     if federation.sizes is not None:
         return tuple(sorted(federation.sizes.items()))
     found = federation.each(RecordCount(), share)

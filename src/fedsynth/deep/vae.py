@@ -142,10 +142,7 @@ class TabularVAE:
             raise InvalidParameter(f"decoding must be 'sample' or 'argmax', not {self.decoding!r}")
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Draw ``rows`` rows (:func:`~fedsynth.deep.encoders.codes_of`); ``device`` evaluates the network.
-
-        Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
-        """
+        """Draw rows (:func:`~fedsynth.deep.encoders.codes_of`); ``device`` evaluates the network."""
         coded = OneHot.of(self.layout)
         decoded = computing(self.weights, self.network.shapes(self.layout), self.network.decoded, device)
 

@@ -220,7 +220,6 @@ class Auto:
         return schema.index(self.target) if self.target else None
 
     def _purpose(self, schema: Schema, pairs: Sequence[Clique]) -> list[bool]:
-        """Say of each pair whether it has the target or lies in the workload."""
         target = self._at(schema)
         return [
             len(pair) > 1 and (target in pair or any(set(pair) <= set(one) for one in self.workload or ()))

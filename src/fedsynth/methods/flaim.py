@@ -166,10 +166,7 @@ class FLAIMState:
         return self.fitted
 
     def cohorts(self, label: str) -> Iterator[tuple[Federation, float]]:
-        """Yield each round's cohort and its limit on the model's size in MiB, which rises linearly to the option.
-
-        ``label`` names the rounds in reports of progress.
-        """
+        """Yield each round's cohort and its limit on the model's size in MiB, which rises linearly to the option."""
         count = self.settings.rounds
         for t, cohort in enumerate(self.rounds):
             yield cohort, self.settings.max_megabytes * ((t + 1) / count)

@@ -69,10 +69,7 @@ def _entries(groups: int) -> tuple[Integers, Integers]:
 
 
 def codes(groups: int) -> Integers:
-    """Return the integer vector that encodes each group of an axis, shape ``(groups, groups - 1)``.
-
-    It is the group's row of :func:`basis`, rounded, in units of 1 / ``GRAIN``.
-    """
+    """Return the integer vector of each group: its row of :func:`basis`, rounded, in units of 1 / ``GRAIN``."""
     column, row = np.arange(1, groups), np.arange(groups)[:, None]
     above, diagonal = _entries(groups)
     return np.where(row < column, above, np.where(row == column, diagonal, 0))

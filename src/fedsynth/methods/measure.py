@@ -88,11 +88,7 @@ def fit_over(
     *,
     one_cohort: bool = True,
 ) -> MarkovRandomField:
-    """Fit a graphical model over the bins of ``domain`` to noisy tables; over a survey's bins, they are denoised first.
-
-    Over the schema's own bins this is :func:`fit_noisy`; over a survey's, :func:`without_noise` and :func:`fit_clean`,
-    where ``one_cohort`` is not used.
-    """
+    """Fit a graphical model: by :func:`fit_noisy`, or over a survey's bins to denoised tables by :func:`fit_clean`."""
     if domain.columns is None:
         return fit_noisy(
             domain.sizes, measured, total, iterations, warm_start, one_cohort=one_cohort, zeros=domain.zeros
@@ -167,10 +163,7 @@ def clean_pairs(
 
 
 def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dict[int, Margin]:
-    """Return, by column position, what denoising needs to know of a column's distribution over its groups.
-
-    It comes from ``ones``, the noisy 1-way tables, projected on the simplex of ``total`` records.
-    """
+    """Return, by column position, each column's distribution over its groups, from the noisy 1-way tables ``ones``."""
     from fedsynth.models.gum import simplex
     from fedsynth.models.pair_tables import Margin
 
@@ -467,10 +460,7 @@ def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, meg
 
 
 def megabytes_with(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique) -> float:
-    """Return the MiB, at 8 bytes per cell, of the tables of a graphical model of ``cliques`` and ``candidate``.
-
-    The result is 0 if the model already contains the candidate. ``sizes`` are all columns' numbers of bins.
-    """
+    """Return the MiB, at 8 bytes per cell, of a model's tables with ``candidate``; 0 if it contains it already."""
     tree = _grown_tree(tuple(sizes), tuple(cliques))
     return 0.0 if tree.holds(candidate) else tree.cells(candidate) * 8 / _MEGABYTE
 

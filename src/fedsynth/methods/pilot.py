@@ -31,10 +31,7 @@ class CoarseTable:
     measured: Measurement
 
     def distance(self, table: Floats) -> float:
-        """Return an unbiased estimate of the squared L2 distance, in squared records, of the exact table to ``table``.
-
-        The expected square of the noise in ``measured`` is subtracted, so that the estimate may be negative.
-        """
+        """Return an unbiased estimate of the squared L2 distance (records^2) to ``table``; it may be negative."""
         values, std = self.measured.values, self.measured.std
         rows, columns = values.shape
         return float(((values - table) ** 2).sum() - std**2 * (rows - 1) * (columns - 1))

@@ -93,8 +93,9 @@ class PrivSynOptions:
         Seed of the public projection, from 0 to 2^63 - 1.
     bound
         Largest number of released pairs, as a share of all pairs of columns; one pair in any case.
-    How the released tables become rows: :class:`~fedsynth.methods.generators.GUM` or
-    :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
+    generator
+        How the released tables become rows: :class:`~fedsynth.methods.generators.GUM` or
+        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
         Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
         shares are then shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches,
@@ -393,7 +394,6 @@ def _most(strengths: Collection[Clique], bound: float) -> int:
 
 
 def _check(bound: float, bins_share: float, **before_pairs: float) -> None:
-    """Reject invalid options; ``before_pairs`` are the shares spent before the pairs are released, by their names."""
     optional_shares(bins_share=bins_share)
     shares(**before_pairs)
     check_shares("the pairs", **before_pairs)

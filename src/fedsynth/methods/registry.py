@@ -203,10 +203,7 @@ def method_names() -> list[str]:
 
 
 def all_methods() -> list[Registration]:
-    """Return the registration of every method: fedsynth's own, then those of other packages, which are imported.
-
-    Raises :class:`Unsupported` as :func:`find_method` does.
-    """
+    """Return all registrations, importing other packages' methods; raises errors as :func:`find_method` does."""
     own = _own()
     return [*own.values(), *(declared(load(entry), name) for name, entry in installed(GROUP, own).items())]
 

@@ -152,10 +152,7 @@ class Sketches(Query, frozen=True):
         return sum(min(self.width, size) for size in self._sizes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return bounds on what one record adds to any number of an answer.
-
-        It is 1 or -1 for each number of a projection, and isqrt(width) for one cell of a table that is not projected.
-        """
+        """Return bounds: a record adds 1 or -1 to a projected number, isqrt(width) to a cell that is not."""
         projected = [size > self.width for size in self._sizes(schema)]
         return -1 if any(projected) else 0, 1 if all(projected) else math.isqrt(self.width)
 
@@ -201,20 +198,12 @@ class Sketch:
         return project(table.ravel(), self.pair, self.width, self.seed) / record_norm(table.size, self.width)
 
     def distance(self, table: Floats) -> float:
-        """Return an unbiased estimate of the squared L2 distance, in squared records, of the exact table to ``table``.
-
-        ``table`` has one entry, in records, for each cell over the schema's own bins: two axes, in the order of
-        ``pair``, or flattened. The expected square of the sketch's noise is subtracted, so that the estimate may be
-        negative.
-        """
+        """Return an unbiased estimate of the squared L2 distance (records^2) to ``table``; it may be negative."""
         return float(((self.values - self.of(table)) ** 2).sum()) - self.values.size * self.variance
 
 
 def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width: int, seed: int) -> list[Sketch]:
-    """Return noisy sketches of the tables of ``pairs`` from one sum over sites, for ``share`` of the budget in total.
-
-    The result is in the order of ``pairs``. Raises :class:`InvalidParameter` for tables too large to project.
-    """
+    """Return noisy sketches of the tables of ``pairs``, in order, from one sum for ``share`` of the budget."""
     query = Sketches(tuple((first, second) for first, second in pairs), width, seed)
     released = federation.sum(query, share)
     norms = [record_norm(math.prod(federation.schema.shape(pair)), width) for pair in pairs]

@@ -67,11 +67,7 @@ class FedTDA:
         check_shares("the products", survey_share=self.survey_share, order_share=self.order_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method; ``info["orders"]`` of the result maps each unordered column to its values in the order found.
-
-        They are the schema's codes. Raises :class:`InvalidParameter`, before anything is spent, for a ``target`` that
-        is not a categorical column.
-        """
+        """Run the method; ``info["orders"]`` maps each unordered column to its values' codes in the order found."""
         from fedsynth.models.copula import Copula, fitted_correlation
         from fedsynth.models.synthesizer import Synthesizer
 

@@ -90,11 +90,7 @@ def latent_count(columns: Sequence[Encoding]) -> int:
 
 
 def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[Floats]:
-    """Yield the rows of ``table`` in blocks of shape ``(rows, latents)``, encoded as integers held as doubles.
-
-    ``columns`` has one :class:`Encoding` for each stored column. A row whose squared integers add up to more than
-    ``bound`` is scaled down to it (:func:`shortened`).
-    """
+    """Yield the encoded rows in blocks of shape ``(rows, latents)``, as doubles, :func:`shortened` to ``bound``."""
     widest = max(latent_count(columns), *(column.width for column in columns))
     step = max(1, _CELLS // widest)
     for start in range(0, len(table), step):

@@ -113,11 +113,7 @@ class AdaptiveBins:
 
     @classmethod
     def levels(cls, column: Column) -> list[AdaptiveBins]:
-        """Return the cells in which ``column`` is counted first, at each resolution from coarse to fine.
-
-        The first is that of :meth:`of`. A number or time has up to 3, each of which subdivides the cells of the one
-        before; a category has one.
-        """
+        """Return the cells in which ``column`` is counted first, in up to 3 levels from coarse to fine."""
         found = [cls.of(column)]
         while len(found) < LEVELS and found[-1].grid is not None:
             grid = found[-1].grid
@@ -407,10 +403,7 @@ class AdaptiveBins:
 
 
 def rare_together(rows: Array, least: float) -> Integers:
-    """Return a group number for each value of a category: one group per value, but one for all rare values together.
-
-    Values with fewer than ``least`` of ``rows`` are rare and share the last group; a single one keeps its own.
-    """
+    """Return each value's group: one group per value, but a last one for two or more with under ``least`` rows."""
     rare = rows < least
     if rare.sum() < 2:
         return np.arange(len(rows))

@@ -216,7 +216,6 @@ def _candidates(
 def _atoms(
     levels: Sequence[Level], depths: Integers, paths: Integers, counts: Array, variances: Array, steps: Sequence[int]
 ) -> Atoms:
-    """Return the atoms of these cells, each with the roundest number of its cell."""
     cells = [(levels[depth].grid, path[depth]) for depth, path in zip(depths, paths, strict=True)]
     lower = np.array([grid.lower[cell] for grid, cell in cells])
     upper = np.array([grid.upper[cell] for grid, cell in cells])

@@ -148,10 +148,7 @@ class BayesianNetwork:
         return GivenNetwork(self, columns, known) if known.log_partition > IMPOSSIBLE else None
 
     def completed(self, known: Mapping[int, NDArray[Any]], rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw the other columns of rows whose codes in some columns are ``known``, and return all columns.
-
-        With a column, ``known`` must contain all its ancestors.
-        """
+        """Complete rows whose codes in some columns, with all their ancestors, are ``known``; return all columns."""
         result = [
             known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))
             for column, size in enumerate(self.sizes)

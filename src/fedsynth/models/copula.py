@@ -165,10 +165,7 @@ class OneAxis:
     latents: ClassVar[int] = 1
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return the values at points ``(rows, 1)`` of the normal axis: codes, or numbers if there is a grid.
-
-        The point determines the cell and the place within it, so nothing is drawn from ``rng``.
-        """
+        """Return the values at points ``(rows, 1)``: codes or, with a grid, numbers; ``rng`` is not used."""
         cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
 

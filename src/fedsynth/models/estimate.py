@@ -76,10 +76,7 @@ class Measurement:
 
 
 def loss(model: MarkovRandomField, measurements: Sequence[Measurement]) -> float:
-    """Return half the squared distance of a ``model`` from noisy tables, in units of their noise.
-
-    It is the sum of ((the model's marginal - values) / std)^2 / 2 over all cells of all ``measurements``.
-    """
+    """Return the sum of ((marginal - values) / std)^2 / 2 over all cells: the objective of :func:`estimate`."""
     tables = model.marginals(m.clique for m in measurements)
     return sum(float((((tables[m.clique] - m.values) / m.std) ** 2).sum()) / 2 for m in measurements)
 
@@ -137,10 +134,7 @@ def estimate(
 
 
 def forbidden(zeros: Zeros, clique: Clique, shape: Sequence[int]) -> Mask | None:
-    """Return the mask, of this ``shape``, of the cells of a clique's table in which no row can lie; ``None`` without.
-
-    The masks of cliques of ``zeros`` within ``clique`` apply.
-    """
+    """Return a mask of the cells of a clique's table in which no row can lie by ``zeros``; ``None`` without any."""
     parts = [spread(mask, other, clique) for other, mask in zeros.items() if set(other) <= set(clique)]
     return np.broadcast_to(np.logical_or.reduce(np.broadcast_arrays(*parts)), shape) if parts else None
 

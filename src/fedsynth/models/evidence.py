@@ -48,10 +48,7 @@ class Sampler(Protocol):
     """Whatever draws rows as codes: a model, or a model given evidence."""
 
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
-        """Draw ``rows`` rows and return one array per column, in the schema's order.
-
-        Its first axis is the rows; :class:`~fedsynth.models.saved.DrawnColumn` says what it holds.
-        """
+        """Draw ``rows`` rows: one array per column, rows first (:class:`~fedsynth.models.saved.DrawnColumn`)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,10 +71,7 @@ class Population:
         return found
 
     def next(self, elite: Population, rng: np.random.Generator) -> Population:
-        """Return the next generation: the individuals of ``elite``, usually the fittest, and their offspring.
-
-        Offspring are crossed and mutated, and make up the rest of a population of the same size.
-        """
+        """Return the next generation: the individuals of ``elite``, and their crossed and mutated offspring."""
         bred = elite.take(rng.integers(len(elite), size=(len(self) - len(elite),)))
         return elite.joined(bred._crossed(elite, rng)._flipped(rng)._swapped(rng))
 

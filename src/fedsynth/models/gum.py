@@ -154,10 +154,7 @@ class GradualUpdate:
         whole(1, MOST_SWEEPS, sweeps=self.sweeps)
 
     def rows(self, start: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return rows that nearly match the targets, made from the rows ``start``, which are not modified.
-
-        Both hold codes of the same dtype, shape ``(columns, rows)``; the returned rows are in random order.
-        """
+        """Return rows that nearly match the targets, in random order, from the codes ``start``: ``(columns, rows)``."""
         total = start.shape[1]
         wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
         rows: NDArray[Any] = np.array(start.T, order="C")  # whole rows are copied, so each is contiguous

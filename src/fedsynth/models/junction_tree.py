@@ -51,7 +51,8 @@ class GrownTree:
     """Sizes of the junction trees of fixed ``cliques`` plus one more clique, for many candidates in turn.
 
     Two columns are neighbours if a clique contains both; a column is simplicial if its neighbours are neighbours of
-    each other. Columns is the first of its neighbours to be eliminated after it. An additional clique affects only the
+    each other. Columns that are simplicial in the fixed cliques are eliminated only once. In the elimination tree, the
+    parent of a column is the first of its neighbours to be eliminated after it. An additional clique affects only the
     elimination of its own columns and of their ancestors in this tree; only these remain and are triangulated anew, as
     in :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the clique that is simplicial
     without the clique stays simplicial with it; the set of columns that simplicial elimination removes does not depend
@@ -317,10 +318,7 @@ def _node(
 
 
 def spread(array: NDArray[Scalar], columns: Sequence[int], axes: Sequence[int]) -> NDArray[Scalar]:
-    """Return a view of ``array`` that broadcasts over a table with more columns, to add or multiply both.
-
-    ``columns`` names the axes of ``array``, and ``axes`` those of the table, which include them.
-    """
+    """Return a view of ``array`` over ``columns`` that broadcasts over a table over ``axes``, which include these."""
     positions = [columns.index(column) for column in axes if column in columns]
     index = tuple(slice(None) if column in columns else None for column in axes)
     return array.transpose(positions)[index]

@@ -308,11 +308,7 @@ class MarkovRandomField:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MarkovRandomField:
-        """Restore the model exactly; raises :class:`FedsynthError` for anything else.
-
-        Refused too is a junction tree of more than 2^26 cells: few small factors can ask for a tree that no memory
-        holds.
-        """
+        """Restore the model; raises :class:`FedsynthError` otherwise, and for a junction tree of over 2^26 cells."""
         saved = read_head(meta, _Saved)
         for factor in saved.factors:
             check_positions(factor, len(saved.sizes))

@@ -93,10 +93,7 @@ class NormalScores:
         return scores
 
     def cells(self, z: Array) -> tuple[Integers, Array]:
-        """Return the cell (value or bin) at each point ``z`` of the axis, and the point's place (0 to 1) in it.
-
-        All have shape ``(points,)``. Places are shares of probability: uniform for standard normal points.
-        """
+        """Return the cell at each point ``z`` of the axis, and the point's place in it as a share of probability."""
         from scipy.special import ndtr
 
         thresholds = self.thresholds

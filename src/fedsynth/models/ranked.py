@@ -127,10 +127,7 @@ class RankedGroups:
         return [ratios.sum(axis=-1) for ratios in self._ratios]
 
     def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
-        """Draw ``rows`` rows: each column's groups, and group + place for ``columns``, shape ``(rows,)``.
-
-        The places of all rows of a group are evenly spread.
-        """
+        """Draw rows: each column's groups, and group + place for ``columns``, with evenly spread places."""
         drawn: list[NDArray[Any]] = list(self.groups.sample(rows, rng))
         slots = self._slots_of(drawn, {}, rng)
         for at, column in enumerate(self.columns):
@@ -185,11 +182,7 @@ class RankedGroups:
         return found, log
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows given ``evidence``; ``None`` if no row can meet it.
-
-        Evidence on a number (:class:`~fedsynth.models.evidence.PlacedEvidence`) may admit a part of a group;
-        :class:`GivenGroups` says how rows are then drawn, and what is approximate.
-        """
+        """Return a sampler given ``evidence``, which may admit parts of groups (:class:`GivenGroups`), or ``None``."""
         groups = self.groups.given(evidence)
         if groups is None:
             return None

@@ -33,7 +33,8 @@ class Structure:
     """The directed graph of a Bayesian network over columns 0, 1, ...: each column's parents, and an order of sampling.
 
     ``order`` lists all columns such that parents come first. ``parents[j]`` is the sorted tuple of the parents of
-    column j (not of the column at place j of the order). Raises :class:`InvalidParameter` unless both agree.
+    column j (not of the column at place j of the order). Raises :class:`InvalidParameter` for an order that is no
+    permutation of the columns or has a column before one of its parents.
     """
 
     order: tuple[int, ...]
@@ -128,10 +129,7 @@ class ParentSets:
 
     @classmethod
     def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> ParentSets:
-        """List each column's sets of at most ``most`` parents of positive weight (:func:`best_structure`).
-
-        Sets of two or more are formed only of the column's 20 heaviest candidates.
-        """
+        """List each column's sets (:func:`best_structure`), those of two or more among its 20 heaviest parents."""
         found = []
         for column, row in enumerate(weights):
             able = [j for j in range(len(row)) if j != column and row[j] > 0 and sizes[column] * sizes[j] <= max_cells]

@@ -264,10 +264,7 @@ class DryRun:
         return [float(len(first[site][1])) if site in first else 0.0 for site in self.sites]
 
     def charged(self) -> list[dict[Group, Counter[float]]]:
-        """Return how often each site was charged each price, by group: questions' costs to one person as one number.
-
-        Prices that differ by rounding alone are one (:data:`fedsynth.privacy.cost.ROUNDING`).
-        """
+        """Return how often each site was charged each price, by group; prices that differ by rounding are one."""
         found: dict[str, dict[Group, Counter[float]]] = {site: {} for site in self.sites}
         for entry in self.ledger.entries:
             group = entry.verb, entry.kind, kind_of(entry.release)
@@ -386,10 +383,10 @@ def forecast(
     """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
 
     ``terms`` and ``queries`` are those of :func:`dry_run`. The method runs ``repeats`` times on a random table of each
-    kind in ``TABLES`` (:func:`even_rows`, queries; ``progress`` is called after each of these runs. If the method
-    samples sites, it runs once more on each table with every site in every cohort, so that each takes part in as many
-    rounds as one site can. Fits are shortened, since they only affect which queries are chosen, and the rows are random
-    anyway.
+    kind in ``TABLES`` (:func:`even_rows`, :func:`steep_rows` and others), each time with other noise, cohorts and
+    random queries; ``progress`` is called after each of these runs. If the method samples sites, it runs once more on
+    each table with every site in every cohort, so that each takes part in as many rounds as one site can. Fits are
+    shortened, since they only affect which queries are chosen, and the rows are random anyway.
 
     The forecast's plan consists of slots (:class:`~fedsynth.federation.agreement.PlannedQuestion`). Slots on which all
     dry runs agree are in the plan as they are. Others, which depend on the data or on the samples of sites, allow up to

@@ -374,7 +374,6 @@ def _advice(name: str, trials: Sequence[PlannedTrial], rows: int) -> Advice:
 
 
 def _verdict(trials: Sequence[PlannedTrial], rows: int, cell: float | None) -> str:
-    """Return a verdict in words on the quality under the noise."""
     if cell is not None and cell >= rows:
         return f"the table would be noise: a cell of all {rows:,} rows is not twice its noise"
     if statistics.median(one.two_way / max(one.uniform, 1e-9) for one in trials) >= NOISE:

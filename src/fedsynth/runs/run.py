@@ -259,7 +259,6 @@ def with_hidden_groups(
 
 
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
-    """Fit the method, sample the job's synthetic rows, and name the groups that noise hides."""
     synthesizer = method.fit(federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
     target = job.target or str(job.options.get("target", ""))

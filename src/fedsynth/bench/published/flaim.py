@@ -39,11 +39,7 @@ class AugFLAIMOracle(FLAIMOptions):
         super().__post_init__()
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method with exact marginals (NOT PRIVATE).
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``).
-        """
+        """Run the method with exact marginals: NOT PRIVATE."""
         from fedsynth.federation.federation import EXACT
 
         run = FLAIMState.start(federation, self)

@@ -59,11 +59,7 @@ class FedMigrationPaper(MigrationOptions):
         whole(max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method with exact tables (NOT PRIVATE).
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``).
-        """
+        """Run the method with exact tables: NOT PRIVATE."""
         from fedsynth.federation.federation import EXACT
         from fedsynth.models.adaptive_bins import AdaptiveBins
         from fedsynth.models.evolution import structure_of

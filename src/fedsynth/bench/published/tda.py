@@ -81,12 +81,7 @@ class FedTDAMixture(MixtureOptions):
     target: str = field(default="", metadata=COLUMN)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method with exact sums (NOT PRIVATE).
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``), and :class:`InvalidParameter`, before any question, for a ``target`` that is not a categorical
-        column.
-        """
+        """Run the method with exact sums: NOT PRIVATE."""
         from fedsynth.federation.federation import EXACT
 
         schema = federation.schema
@@ -117,11 +112,7 @@ class FedTDAPaper(MixtureOptions):
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method with exact sums (NOT PRIVATE).
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``).
-        """
+        """Run the method with exact sums: NOT PRIVATE."""
         from fedsynth.bench.published.mixture import TwoAxes
         from fedsynth.models.copula import Copula, OneAxis, nearest_correlation
         from fedsynth.models.synthesizer import Synthesizer
@@ -169,11 +160,7 @@ def _exact_histograms(federation: Federation) -> list[Array]:
 
 
 def exact_covariance(federation: Federation, columns: Sequence[MixtureEncoding]) -> Array:
-    """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows.
-
-    NOT PRIVATE. ``columns`` encode a row as l numbers, in units of a latent variable's standard deviation; the
-    covariance is in this unit squared.
-    """
+    """Return the exact covariance of all encoded rows, ``(l, l)``, in latent deviations squared: NOT PRIVATE."""
     from fedsynth.federation.federation import EXACT
 
     latents = latent_count(columns)

@@ -152,10 +152,7 @@ class MomentSums(EncodedRows, frozen=True):
 
 
 def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width of a numeric column's public bounds: u = (x - centre) / half-width is in [-1, 1].
-
-    Both results are in the column's own units; the half-width is 1 if the bounds are equal.
-    """
+    """Return centre and half-width (not 0) of a column's public bounds: u = (x - centre) / half-width."""
     edges = column.bin_edges
     low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
