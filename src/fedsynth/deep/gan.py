@@ -199,7 +199,7 @@ def check_shares(shares: Floats, layout: BatchLayout) -> None:
 class Adversaries:
     """The two networks of a GAN in training at the server, which sees only released (noisy) sums of gradients.
 
-    The weights are flat, float32. By ``shares`` (:func:`shares_of`) conditions are drawn. ``clip`` bounds the L2 norm
+    The weights are flat, float32. Conditions are drawn by ``shares`` (:func:`shares_of`). ``clip`` bounds the L2 norm
     of the critic's gradient for each fake; sites clip that of each row to the same norm, since clipping only one of
     them would give the other more weight. ``fakes`` is the number of fakes (generated rows) in each step, separately
     for each network. Both optimisers (:class:`~fedsynth.deep.networks.Adam`) have the learning rate ``rate`` and keep

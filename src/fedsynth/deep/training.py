@@ -627,7 +627,7 @@ def grid_for(clip: float, cells: int) -> int:
 
 
 def released_sizes(federation: Federation, share: Share) -> Sizes:
-    """Return the numbers of rows of sites, sorted: public, or noisy ones of at least 1 for ``share``."""
+    """Return each site's number of rows, sorted: public, or noisy and at least 1, for ``share`` of the budget."""
     if federation.sizes is not None:
         return tuple(sorted(federation.sizes.items()))
     found = federation.each(RecordCount(), share)

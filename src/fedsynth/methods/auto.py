@@ -211,7 +211,7 @@ class Auto:
         return Domain(federation.schema, noise_groups(federation.schema, found, std))
 
     def _contrast_share(self, federation: Federation, pairs: Sequence[Clique], total: float) -> float:
-        """Return the share at which contrasts show a correlation of signs of ``WEAKEST``, four deviations out."""
+        """Return the share at which a correlation of signs of ``WEAKEST`` stands out by four deviations."""
         noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # a pair may have two contrasts, of half a table's noise
         faint = noise / (WEAKEST / 2 * total / 4)
         return faint if federation.budget.pure else faint**2

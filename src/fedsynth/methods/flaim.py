@@ -176,9 +176,9 @@ class FLAIMState:
         """Return the privacy costs of a table and of a draw, as shares of the budget, that use up the budget left.
 
         A draw is a private selection by a site. A site is charged for ``tables`` tables and ``draws`` draws in every
-        round that it is drawn for, and for ``first`` more tables in the first round. Let site i be drawn for n_i
-        rounds, and let f_i be 1 if the first round is among them and 0 if not. With p for one table and d for one draw,
-        the site spends
+        round that it is drawn for, and for ``first`` more tables if it is drawn for the first round. Let site i be
+        drawn for n_i rounds, and let f_i be 1 if the first round is among them and 0 if not. With p for one table and d
+        for one draw, the site spends
 
             p (tables n_i + first f_i) + d draws n_i.
 

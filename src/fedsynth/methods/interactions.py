@@ -119,7 +119,7 @@ class Interactions(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` unless each axis covers all values of its column and has 2 to 4096 groups.
 
-        Tables are over axes that exist, none twice, and have as many weights, if any.
+        Tables must name existing axes, each at most once, and have one weight each, if any.
         """
         check_tables(schema, self.axes, self.tables, self.weights)
         for axis, size in zip(self.axes, self._sizes(schema), strict=True):

@@ -152,7 +152,7 @@ class Sketches(Query, frozen=True):
         return sum(min(self.width, size) for size in self._sizes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return bounds: a record adds 1 or -1 to a projected number, isqrt(width) to a cell that is not."""
+        """Return bounds: a record adds 1 or -1 to each projected number, isqrt(width) to a cell not projected."""
         projected = [size > self.width for size in self._sizes(schema)]
         return -1 if any(projected) else 0, 1 if all(projected) else math.isqrt(self.width)
 

@@ -173,7 +173,7 @@ class AdaptiveBins:
         return replace(cls._unknown(groups, grid), counts=read_floats(arrays, "counts", groups.shape, 0))
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
-        """Raise :class:`InvalidParameter` unless the cells convert what the model has ``drawn``, its groups."""
+        """Raise :class:`InvalidParameter` unless the cells fit ``column``, and the model has ``drawn`` their groups."""
         check_cells(column, self.grid, len(self.groups))
         if drawn.latents or drawn.size != self.size:
             raise InvalidParameter(f"the model draws {drawn.size} groups of {column.name!r}, not {self.size}")

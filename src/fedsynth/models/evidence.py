@@ -48,7 +48,7 @@ class Sampler(Protocol):
     """Whatever draws rows as codes: a model, or a model given evidence."""
 
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
-        """Draw ``rows`` rows: one array per column, rows first (:class:`~fedsynth.models.saved.DrawnColumn`)."""
+        """Draw ``rows`` rows: an array per column, row by row (:class:`~fedsynth.models.saved.DrawnColumn`)."""
 
 
 @dataclass(frozen=True, eq=False)

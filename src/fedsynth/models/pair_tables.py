@@ -75,7 +75,7 @@ class PairTable:
     correlation: float
 
     def measurement(self, pair: Clique, std: float) -> Measurement:
-        """Return the table of ``pair`` with the noise left, from that in a cell before denoising, ``std``."""
+        """Return the table of ``pair`` with the noise left; ``std`` is that in a cell before denoising."""
         return Measurement(pair, self.table, std * math.sqrt(min(1.0, self.numbers / self.table.size)))
 
 

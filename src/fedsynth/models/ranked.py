@@ -300,7 +300,7 @@ class GivenGroups:
 
     @cached_property
     def _bound(self) -> float:
-        """The largest weight of ``_ROWS`` rows, always the same, or less by ``_FEWEST``: from it on, rows are kept."""
+        """The weight from which on rows are kept: the largest of ``_ROWS`` rows, always the same, or a smaller one."""
         weights = self._kept(self.groups.sample(_ROWS, np.random.default_rng(0)))
         largest = float(weights.max())
         if weights.mean() >= _FEWEST * largest:

@@ -129,7 +129,7 @@ class ParentSets:
 
     @classmethod
     def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> ParentSets:
-        """List each column's sets (:func:`best_structure`), those of two or more among its 20 heaviest parents."""
+        """List each column's possible sets of parents; sets of two or more are of its 20 heaviest candidates."""
         found = []
         for column, row in enumerate(weights):
             able = [j for j in range(len(row)) if j != column and row[j] > 0 and sizes[column] * sizes[j] <= max_cells]

@@ -123,7 +123,7 @@ class Mixture:
         return below
 
     def places(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Return each value's distance from the mean of its likeliest component, in its deviations, and its index."""
+        """Return each value's signed distance, in deviations, from its likeliest component, and that one's index."""
         with np.errstate(over="ignore"):  # an overflow to infinity is a correct distance
             standard = (x[:, None] - self.means) / self.deviations
             likeliest = (np.log(self.weights) - np.log(self.deviations) - standard**2 / 2).argmax(axis=1)

@@ -152,7 +152,7 @@ class MomentSums(EncodedRows, frozen=True):
 
 
 def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width (not 0) of a column's public bounds: u = (x - centre) / half-width."""
+    """Return centre and half-width (1 for equal bounds) of a column's bounds: u = (x - centre) / half-width."""
     edges = column.bin_edges
     low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
