@@ -1,10 +1,10 @@
 """Encoding of rows for neural networks: a token for each column, and for each number a place within its token.
 
-All encoders are made from released (published, usually noisy) counts
-(:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`); none is fitted to rows. A token is the code of a group of a
-column's values or intervals. A number's groups stand for its modes: a value with many rows mostly has a group of its
-own. A number's place is the share of its group's rows below it. A single group gives a quantile transform; several
-groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a histogram instead of a Gaussian mixture.
+All encoders are made from released counts (:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`); none is fitted to
+rows. A token is the code of a group of a column's values or intervals. A number's groups stand for its modes: a value
+with many rows mostly has a group of its own. A number's place is the share of its group's rows below it. A single group
+gives a quantile transform; several groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a
+histogram instead of a Gaussian mixture.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ clipped row by row, so the accounting of sampled Gaussian noise applies.
 CTGAN (Xu et al., arXiv 1907.00503) differs where this would be impossible. Its WGAN-GP penalises gradients at mixtures
 of rows and fakes, and its critic reads ten rows at once (pac 10), so no gradient belongs to a single row. Its
 training-by-sampling picks rows by category, for which no amplification by sampling is proved. Here a row's condition is
-its own token (code of its value) in a randomly drawn column, and a fake's condition, the token that it should have, is
-drawn from released counts. Without privacy the same loop runs without noise. Fed-TGAN (arXiv 2108.07927) averages whole
-generators and critics, which each site trains with WGAN-GP and pac 10.
+its own token in a randomly drawn column, and a fake's condition, the token that it should have, is drawn from released
+counts. Without privacy the same loop runs without noise. Fed-TGAN (arXiv 2108.07927) averages whole generators and
+critics, which each site trains with WGAN-GP and pac 10.
 """
 
 from __future__ import annotations

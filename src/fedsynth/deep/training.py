@@ -1,10 +1,10 @@
 """Training networks over sites: the queries that sites answer, and the two training loops.
 
 There are two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum per step (:class:`GradientSum`),
-noised like any other sum (the trust model says who adds the noise); it gives the better rows at equal epsilon. In
-FedAvg (McMahan et al., arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the
-site's own noise, and the server averages the results. Without privacy both run without noise; gradient sums, or the
-changes of the weights, are rounded to multiples of a power of 2 then, too.
+noised like any other sum; it gives the better rows at equal epsilon. In FedAvg (McMahan et al., arXiv 1602.05629) sites
+take several steps on their own (:class:`LocalTraining`), each with the site's own noise, and the server averages the
+results. Without privacy both run without noise; gradient sums, or the changes of the weights, are rounded to multiples
+of a power of 2 then, too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """TVAE (Xu et al., arXiv 1907.00503): an autoencoder of single rows, with federated training.
 
-It differs from the published code in two ways. The deviation ``sigma`` of numbers is fixed instead of trained: a row's
-gradient with respect to it grows as 1 / sigma^3, and at the floor of 0.01 it would use up the whole clip norm. Without
-privacy it is fixed as well, so that the same model is trained. And tokens (codes of values) are drawn from their
-softmax: the published argmax shows only the majority value of columns that the latent code does not determine, and
-drops minorities.
+It differs from the published code in two ways. The deviation ``sigma`` of numbers is fixed instead of trained, also
+without privacy: a row's gradient with respect to it grows as 1 / sigma^3, and at the floor of 0.01 it would use up the
+whole clip norm. And tokens are drawn from their softmax: the published argmax shows only the majority value of columns
+that the latent code does not determine, and drops minorities.
 """
 
 from __future__ import annotations

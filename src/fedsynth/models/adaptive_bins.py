@@ -2,9 +2,9 @@
 
 Bins of equal width describe a number badly if nine rows of ten are zero, or if it has few distinct values: this alone
 explains the propensity MSE of 0.249 on Adult in the FedBN thesis (at 0.25, a tree tells every synthetic row from the
-real ones). Here a number starts with intervals (cells) that depend only on its public bounds and bins. Released
-(published, usually noisy) counts of these cells, never rows, decide which cells to split further and which to merge
-into groups. Within a group, rows are drawn in proportion to the counts of its fine cells.
+real ones). Here a number starts with cells that depend only on its public bounds and bins. Released counts of these
+cells, never rows, decide which cells to split further and which to merge into groups. Within a group, rows are drawn in
+proportion to the counts of its fine cells.
 """
 
 from __future__ import annotations
