@@ -40,8 +40,8 @@ def read_table(
     """Return a table, or some of its ``columns``, as a data frame.
 
     ``place`` is a CSV or Parquet file or ``postgresql://USER@HOST/DB?table=NAME``. ``records`` is the kind of a CSV
-    file: of ``lines`` (also if it is ``None``), or ``rfc4180`` if its cells may hold newlines. Raises the errors of
-    :func:`~fedsynth.data.read.read_frame`.
+    file: of ``lines`` (also if it is ``None``), or ``rfc4180`` if its cells may hold newlines. Raises what
+    :func:`~fedsynth.data.read.read_frame` does.
     """
     from fedsynth.data.read import read_frame
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 def installed(group: str, own: Collection[str] = (), name: str | None = None) -> dict[str, EntryPoint]:
     """Return the installed entry points of a group by name, or only the one called ``name`` (if installed).
 
-    An entry point is an object that a package offers to others under a group and a name; ``group`` is the group, such
-    as ``fedsynth.metrics``. ``own`` are the names of fedsynth's own objects, which no package may take. Raises
-    :class:`Unsupported` if two packages provide the same name; the message names both.
+    ``group`` is such as ``fedsynth.metrics``. ``own`` are the names of fedsynth's own objects, which no package may
+    take. Raises :class:`Unsupported` if two packages provide the same name; the message names both.
     """
     from importlib.metadata import entry_points  # slow to import, and few commands need it
 
@@ -49,10 +48,7 @@ def load(entry: EntryPoint) -> Any:
 
 
 def named(place: str) -> Any:
-    """Import and return the object whose ``place`` is written as ``package.module:name``.
-
-    Raises :class:`Unsupported` if it cannot be imported.
-    """
+    """Import and return the object at ``package.module:name``; raises :class:`Unsupported` if it cannot be imported."""
     module, _, name = place.partition(":")
     try:
         return getattr(import_module(module), name)

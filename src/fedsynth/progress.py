@@ -18,7 +18,7 @@ def ignore_progress(what: str, done: int, total: int) -> None:
 
 @contextmanager
 def shown(progress: bool | Progress) -> Iterator[Progress]:
-    """A context manager (for a ``with`` block) that yields a callback which shows progress.
+    """A context manager that yields a callback which shows progress.
 
     ``True`` shows a bar for each task: in the output of a notebook's cell, or on standard error if that is a terminal.
     ``False`` shows nothing, and a callback is yielded as it is.

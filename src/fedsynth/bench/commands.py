@@ -39,8 +39,8 @@ def compare(
     A federated run has the rows split over the sites; a pooled run has all rows at one site; a local run has the rows
     of one site only (mean over the sites). All three run on the same random splits, and significant differences between
     their scores are marked. --trust is that of the federated runs; the others, of one site each, run with trust
-    trusted. Rows are held out and split one by one: if a person has several, the scores are of persons who are known
-    in part. For those of unseen persons, use `fedsynth simulate --person` and `fedsynth report`.
+    trusted. Rows are held out and split one by one: if a person has several, the scores are of persons who are known in
+    part. For those of unseen persons, use `fedsynth simulate --person` and `fedsynth report`.
 
     Examples:
 

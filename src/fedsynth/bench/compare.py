@@ -39,7 +39,6 @@ class MethodComparison:
         return self.frame.groupby(_SCORES, sort=False)["value"].agg(["mean", "std"])
 
     def __str__(self) -> str:
-        """Return the means as text."""
         return str(self.means.round(3).to_string())
 
     def _repr_html_(self) -> str:

@@ -16,8 +16,6 @@ def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[T
     """Return (training rows, as many random rows): a baseline that uses no data.
 
     Every category or bin of a column is equally likely, and columns are independent; numbers are uniform in their bin.
-    ``rng`` draws the rows. Like every baseline of a benchmark, the function returns the real rows and the rows to score
-    in place of synthetic ones, and takes the test rows; it does not use ``test``.
     """
     codes = tuple(rng.integers(0, size, len(train)).astype(np.min_scalar_type(size - 1)) for size in train.schema.sizes)
     return train, train.schema.encode(train.schema.decode(codes, rng))
@@ -27,9 +25,7 @@ def one_value(train: Table, test: Table, rng: np.random.Generator) -> tuple[Tabl
     """Return (training rows, as many copies of one row): a baseline without any variation.
 
     The row has each categorical column's commonest category and each numeric column's mean; where bins are compared, a
-    number counts by its column's commonest bin. Like every baseline of a benchmark, the function returns the real rows
-    and the rows to score in place of synthetic ones, and takes the test rows and a generator; it uses neither ``test``
-    nor ``rng``.
+    number counts by its column's commonest bin.
     """
     codes = [np.full_like(column, np.bincount(column).argmax()) for column in train.codes]
     numbers = {at: np.full_like(values, np.nanmean(values)) for at, values in train.numbers.items()}

@@ -147,12 +147,11 @@ def _made_schema(frame: pd.DataFrame, target: str, rules: SchemaRules, folder: P
 
 
 def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> tuple[Table, Table | None]:
-    """Return the training rows and the test rows of a data set, as a cell (one run) with this seed uses them.
+    """Return the training rows and the test rows (``None`` without a split) of the data set named ``dataset``.
 
-    ``dataset`` is the data set's name in ``spec``, ``folder`` holds the data files. ``seed`` draws the split unless the
-    data set fixes a seed of its own; with ``train_rows``, the draw with replacement is another one than the cell's. The
-    test rows are ``None`` if the data set has no split. Raises
-    :class:`~fedsynth.errors.FedsynthError` for an unknown name or a missing file.
+    ``seed`` draws the split unless the data set fixes a seed of its own; with ``train_rows``, the draw with replacement
+    is another one than the cell's. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name or a missing
+    file.
     """
     described = msgspec.structs.replace(entry_named("data set", dataset, spec.datasets), metrics={}, note="")
     own = seed if described.split.seed is None else None
@@ -161,12 +160,11 @@ def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> 
 
 
 class CellRows(NamedTuple):
-    """The rows of a cell (one run), which other cells may share.
+    """The rows of a cell, which other cells may share.
 
-    ``train`` are the training rows of all sites together, ``test`` the test rows (``None`` without a split). ``sites``
-    holds each site's rows, and ``held`` those that each site keeps from the method (empty without a hold-out). ``rng``
-    is the generator that has drawn the partition; the cell draws its synthetic rows from it next, unless the
-    specification gives a ``rows_seed``.
+    ``train`` are the training rows of all sites together. ``sites`` holds each site's rows, and ``held`` those that
+    each site keeps from the method (empty without a hold-out). ``rng`` has drawn the partition; the cell draws its
+    synthetic rows from it next, unless the specification gives a ``rows_seed``.
     """
 
     train: Table
@@ -241,11 +239,9 @@ def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
 def measure(case: Case, folder: Path | Table) -> dict[str, float]:
     """Run one cell of a grid in this process, and return its figures by name.
 
-    A cell is a combination of settings with one seed (:class:`~fedsynth.bench.spec.Case`); ``folder`` holds the
-    data files, or is the data set's table itself. A figure is named after its metric, or "metric: part" if the metric
-    returns several numbers; ``wall-seconds`` comes last. For the arm "local" (each site alone), figures are means over
-    the sites that have rows.
-    Raises the errors of data set, method and metrics.
+    ``folder`` holds the data files, or is the data set's table itself. A figure is named after its metric, or "metric:
+    part" if the metric returns several numbers; ``wall-seconds`` comes last. For the arm "local", figures are means
+    over the sites that have rows.
     """
     began = time.perf_counter()
     found: list[dict[str, float]] = []
@@ -325,7 +321,6 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
 
 
 def _method(case: Case, kind: Any, schema: Schema, workload: Any) -> Any:
-    """Return the cell's method, of the class ``kind``, with its options."""
     written = {
         name: case.dataset.target if (name, value) == ("target", "target") else value
         for name, value in case.method.options.items()
@@ -360,11 +355,10 @@ Outcome = dict[str, float] | str
 
 
 def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tuple[Case, Outcome]]:
-    """Run cells (single runs of a grid), and yield each with its outcome: its figures by name, or an error text.
+    """Run cells, and yield each with its outcome as it finishes: its figures by name, or an error text.
 
-    Cells are yielded in the order in which they finish. ``folder`` holds the data files. ``jobs`` processes of one
-    thread each run the cells; 0 runs them in this process. A cell that fails does not stop the others, nor does a
-    process that dies, as for want of memory.
+    ``jobs`` processes of one thread each run the cells; 0 runs them in this process. A cell that fails does not stop
+    the others, nor does a process that dies, as for want of memory.
     """
     if not jobs:
         yield from ((case, _outcome(case, folder)) for case in todo)
@@ -411,10 +405,7 @@ def _outcome(case: Case, folder: Path) -> Outcome:
 
 
 class ResultLine(NamedTuple):
-    """One line of the results: the ``value`` of one figure of one cell (one run).
-
-    ``metric`` is the name of the figure: that of its metric, or "metric: part" if the metric has several figures.
-    """
+    """One line of the results: the ``value`` of the figure ``metric`` of one cell."""
 
     cell: Cell
     metric: str
@@ -422,12 +413,10 @@ class ResultLine(NamedTuple):
 
 
 def read_lines(file: Path) -> dict[str, list[list[str]]]:
-    """Return the lines of all finished cells (runs of a benchmark) in a file of results, by the digest of the cell.
+    """Return the lines of all finished cells in a file of results, by the cell's digest; empty if it is missing.
 
-    The digest (:meth:`Case.digest <fedsynth.bench.spec.Case.digest>`) identifies a cell with its settings and its
-    data file. A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left
-    out. The result is empty if the file is missing. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a
-    table of results.
+    A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left out. Raises
+    :class:`~fedsynth.errors.FedsynthError` if the file is not a table of results.
     """
     found: dict[str, list[list[str]]] = {}
     text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -442,11 +431,10 @@ def read_lines(file: Path) -> dict[str, list[list[str]]]:
 
 @contextmanager
 def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
-    """A context manager (for a ``with`` block) that yields ``results.csv`` in ``folder``, open to append CSV lines.
+    """A context manager that yields ``results.csv`` in ``folder``, open to append, and its lines (:func:`read_lines`).
 
-    Yields a pair: the open file, and the lines of the cells (runs) that were finished before, by the digest that
-    identifies the cell, as :func:`read_lines` returns them. Lines of interrupted or failed cells are removed first.
-    Raises :class:`~fedsynth.errors.FedsynthError` while another process writes there.
+    Lines of interrupted or failed cells are removed first. Raises :class:`~fedsynth.errors.FedsynthError` while another
+    process writes there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -464,11 +452,9 @@ def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]
 def run_grid(
     todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = ignore_progress
 ) -> tuple[int, dict[Cell, str]]:
-    """Run the cells (single runs of a grid) that have no results yet, and append theirs to ``out/results.csv``.
+    """Run the cells that have no results yet (:func:`run_cases`), and append theirs to ``out/results.csv``.
 
-    ``folder`` holds the data files; ``jobs`` is the number of processes (0: this one alone). ``progress(what, done,
-    total)`` is called after each cell. Returns how many of the cells were finished before, and the error text of each
-    failed cell.
+    Returns how many of the cells were finished before, and the error text of each failed cell.
     """
     digests = {case.cell: case.digest(folder) for case in todo}
     with results(out) as (table, kept):
@@ -488,10 +474,9 @@ def run_grid(
 
 
 def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[ResultLine]:
-    """Return the scores that the file ``out/results.csv`` holds of the cells ``every`` (single runs of a grid).
+    """Return the scores that the file ``out/results.csv`` holds of the cells ``every``.
 
-    Each :class:`ResultLine` is one score of one cell. The file also says how long each cell took, which is left out. So
-    are cells that have not run, and those whose data file in ``folder`` is missing or has changed since they ran.
+    Running times are left out, and so are cells whose data file in ``folder`` is missing or has changed since they ran.
     """
     kept, found = read_lines(out / RESULTS), []
     for case in every:

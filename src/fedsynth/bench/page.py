@@ -34,7 +34,7 @@ class RunFigure:
 
     ``parts`` maps the settings of the run (dataset, method, epsilon, ...) to their values as text, "value" to the
     figure's name, and "metric" and "part" to what stands before and after the colon in that name (without a colon, both
-    to the whole name); ``number`` is the figure.
+    to the whole name).
     """
 
     parts: Parts
@@ -43,20 +43,20 @@ class RunFigure:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of texts for the page of results: a text above it, the headings of its columns, and its rows."""
+    """A table of texts for the page of results, with a text above it."""
 
     text: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """Return the table, with the text above it, as Markdown."""
+        """Return the table as Markdown."""
         lines = [self.head, ("---",) * len(self.head), *self.rows]
         table = "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
         return f"{self.text}\n\n{table}" if self.text else table
 
     def html(self) -> str:
-        """Return the table, with the text above it, as HTML."""
+        """Return the table as HTML."""
 
         def row(cells: Iterable[str], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
@@ -69,10 +69,9 @@ class TextTable:
 
 
 def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) -> str:
-    """Write the results of a benchmark as ``page.md``, ``page.html`` and ``plots/*.svg`` into the folder ``out``.
+    """Write the results as ``page.md``, ``page.html`` and ``plots/*.svg`` (in place of earlier ones) into ``out``.
 
-    ``lines`` are the figures so far, ``cells`` is the number of runs in the whole grid. Earlier plots are deleted.
-    Returns the Markdown text without title and plots, for :func:`write_section`.
+    ``cells`` is the number of runs in the whole grid. Returns the Markdown text without title and plots.
     """
     figures = [RunFigure(_parts(line), line.value) for line in lines]
     found = [table for entry in spec.tables if (table := _table(spec, entry, figures)).rows]
@@ -109,10 +108,9 @@ def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) 
 
 
 def write_section(path: Path, section: str, title: str, text: str) -> None:
-    """Write a text into a Markdown page, in the place of the section of that name, or else at the end.
+    """Write a text and its title into a Markdown page, in the place of the ``section`` of that name, or at the end.
 
-    ``path`` is the page; it is created if it is missing. ``section`` is the section's name: it stands between the
-    comments ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` and gets ``title`` as its heading.
+    A section stands between the comments ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. A missing page is created.
     """
     begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
     block = f"{begin}\n## {title}\n\n{text}\n{end}"
@@ -124,9 +122,8 @@ def write_section(path: Path, section: str, title: str, text: str) -> None:
 def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
     """Return plots over epsilon by file name: one for each data set and each figure whose metric sets ``better``.
 
-    ``better`` says in the specification whether lower or higher figures are better. Each line is a method; trust model,
-    delta and arm (the rows that a method sees) make further lines where they differ. Everything else that differs, such
-    as the seed, is averaged.
+    Each line is a method; trust model, delta and arm make further lines where they differ. Everything else that
+    differs, such as the seed, is averaged.
     """
     found = {}
     judged = [one for one in figures if spec.metrics[one.parts["metric"]].better and _number(one.parts["epsilon"])]
@@ -146,10 +143,7 @@ def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
 
 
 def published(spec: Spec, parts: Parts) -> float | None:
-    """Return the published figure for a group of runs, or ``None`` if the specification has none.
-
-    ``parts`` are the settings that these runs have in common, with the name of the figure (:class:`RunFigure`).
-    """
+    """Return the published figure for runs with the common settings ``parts``, or ``None`` without one."""
     for entry in spec.published:
         if not _fits(parts, entry.where):
             continue
@@ -284,7 +278,6 @@ def _spread(runs: Sequence[RunFigure]) -> tuple[float, float]:
 
 
 def _common(runs: Sequence[RunFigure]) -> dict[str, str]:
-    """Return the parts in which runs agree."""
     return {axis: part for axis, part in runs[0].parts.items() if all(one.parts[axis] == part for one in runs)}
 
 
@@ -294,7 +287,6 @@ def _fits(parts: Parts, where: Mapping[str, Any]) -> bool:
 
 
 def _by(figures: Iterable[RunFigure], axes: Sequence[str]) -> dict[tuple[str, ...], list[RunFigure]]:
-    """Return the figures grouped by these parts."""
     found: dict[tuple[str, ...], list[RunFigure]] = {}
     for one in figures:
         found.setdefault(tuple(one.parts[axis] for axis in axes), []).append(one)
@@ -302,7 +294,6 @@ def _by(figures: Iterable[RunFigure], axes: Sequence[str]) -> dict[tuple[str, ..
 
 
 def _number(text: str) -> float:
-    """Return a text as a number, or 0 if it is not a number."""
     try:
         return float(text)
     except ValueError:

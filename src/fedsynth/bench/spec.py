@@ -77,7 +77,6 @@ class SplitEntry(SpecEntry, frozen=True):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` for more than one way to split, and for ``train_share`` without a ``seed``."""
         if sum(one is not None for one in (self.test_share, self.test_rows, self.train_share)) > 1:
             raise ValueError("a split has only one of test_share, test_rows and train_share; delete the others")
         if self.train_share is not None and self.seed is None:
@@ -96,11 +95,11 @@ class Dataset(SpecEntry, frozen=True):
 
     ``file`` is a CSV or Parquet file in the folder of the data, ``demo:rand-hie`` (the table of the demo extra), or a
     function ``package.module:function`` that returns a pandas frame. ``records`` is the kind of a CSV file
-    (:data:`~fedsynth.files.Records`; unset: ``lines``), and ``target`` the column to predict. The columns in
-    ``drop`` are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these
-    those of ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file,
-    ``""`` to draft one, or :class:`SchemaRules` to make one from the whole file. A schema file allows no ``drop``,
-    ``labels``, ``sample`` or ``rows``. ``split`` separates the test rows.
+    (:data:`~fedsynth.files.Records`; unset: ``lines``), and ``target`` the column to predict. The columns in ``drop``
+    are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these those of
+    ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file, ``""`` to
+    draft one, or :class:`SchemaRules` to make one from the whole file. A schema file allows no ``drop``, ``labels``,
+    ``sample`` or ``rows``. ``split`` separates the test rows.
 
     With ``train_rows``, the method gets so many rows, drawn from the training rows with replacement, to measure running
     times at any size. Synthetic rows are ``synthetic_share`` times as many as the sites have together. ``metrics``
@@ -123,7 +122,6 @@ class Dataset(SpecEntry, frozen=True):
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` for columns or rows to be chosen beside a schema file, which is of the whole file."""
         if isinstance(self.schema, str) and self.schema and (self.drop or self.labels or self.sample or self.rows):
             raise ValueError(
                 "a data set with a schema file has no drop, labels, sample or rows; delete them, or the schema"
@@ -305,10 +303,7 @@ class Cell(SpecEntry, frozen=True):
 
 
 class Case(SpecEntry, frozen=True):
-    """One run of a benchmark with all of the specification that its figures depend on, but no content of files.
-
-    ``cell`` names the run; the others are the entries of the specification that it refers to, with defaults filled in.
-    """
+    """One run of a benchmark with all of the specification that its figures depend on, but no content of files."""
 
     cell: Cell
     dataset: Dataset
@@ -332,10 +327,7 @@ class Case(SpecEntry, frozen=True):
 
 
 def read_spec(text: str) -> Spec:
-    """Parse the text (TOML) of a specification.
-
-    Raises :class:`~fedsynth.errors.FedsynthError`, whose message names the invalid entry.
-    """
+    """Parse a specification (TOML); raises :class:`~fedsynth.errors.FedsynthError`, which names the invalid entry."""
     try:
         return msgspec.convert(parse_toml(text, "the specification"), Spec)
     except msgspec.ValidationError as error:
@@ -346,11 +338,7 @@ def read_spec(text: str) -> Spec:
 
 
 def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
-    """Return the entry ``known[name]`` of a specification.
-
-    Raises :class:`~fedsynth.errors.FedsynthError`, with the nearest known name, if there is none; ``what`` says in the
-    message what is sought, such as "data set".
-    """
+    """Return ``known[name]``; raises :class:`~fedsynth.errors.FedsynthError`, with the nearest name, without one."""
     if name not in known:
         raise FedsynthError(f"the specification has no {what} named {name!r}; {nearest(name, known, 'there are')}")
     return known[name]
@@ -478,7 +466,6 @@ def _with_options(name: str, entry: MetricEntry, dataset: Dataset) -> MetricEntr
 
 
 def _merged(one: Case, two: Case) -> Case:
-    """Return a cell that two entries of the grid ask for, with the metrics of both."""
     return msgspec.structs.replace(one, metrics={**one.metrics, **two.metrics})
 
 
@@ -499,18 +486,12 @@ def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
 
 
 def admitted(cell: Cell, only: Mapping[str, set[str]]) -> bool:
-    """Return whether a cell (a single run) has one of the admitted values in each setting that ``only`` names.
-
-    ``only`` is the result of :func:`parse_only`.
-    """
+    """Return whether a cell has one of the values in each setting that ``only`` (:func:`parse_only`) names."""
     return all(str(getattr(cell, axis)) in values for axis, values in only.items())
 
 
 def data_file(dataset: Dataset, folder: Path) -> Path:
-    """Return the path of a data set's file in the folder of the data.
-
-    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing; for a table that is made, it need not exist.
-    """
+    """Return the path of a data set's file; raises :class:`~fedsynth.errors.FedsynthError` if it is missing."""
     file = folder / dataset.file
     if not dataset.made and not file.is_file():
         raise FedsynthError(f"{file} does not exist; name the data's folder with --data-dir or FEDSYNTH_DATA")

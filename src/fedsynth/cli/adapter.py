@@ -37,8 +37,7 @@ class Fields:
     def __init__(self, *names: str, optional: bool = False, rare: Sequence[str] = (), **defaults: Any) -> None:
         """Name the fields (none: all) and the ``defaults`` that differ from the struct's.
 
-        With ``optional``, none of them is required, since another option may take their place. ``rare`` are the options
-        of the command that only ``--help-all`` shows.
+        With ``optional``, none of them is required. ``rare`` are the command's options that only ``--help-all`` shows.
         """
         self.names, self.optional, self.rare, self.defaults = names, optional, rare, defaults
 
@@ -47,10 +46,8 @@ class Fields:
 class Option:
     """An option or argument of a command.
 
-    ``name`` is the parameter's or the field's, and ``spelled`` what users write. ``kind`` is the annotated type,
-    ``default`` what it is without the option (:data:`REQUIRED` if it is required), and ``text`` its description.
-    ``owner`` is the parameter whose struct has the field; empty for a parameter of the function. A ``rare`` one is
-    shown by ``--help-all`` alone.
+    ``spelled`` is what users write. ``default`` is :data:`REQUIRED` if it is required. ``owner`` is the parameter whose
+    struct has the field; empty for a parameter of the function. A ``rare`` one is shown by ``--help-all`` alone.
     """
 
     name: str
@@ -181,5 +178,4 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any, Field
 
 
 def _made(kind: Any, defaults: Mapping[str, Any], **fields: Any) -> Any:
-    """Return a struct of settings from the options of a command."""
     return read_settings(kind, {**defaults, **fields}, spelled=lambda path: spelled(path[0]))

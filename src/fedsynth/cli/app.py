@@ -1,8 +1,8 @@
 """The command line: the entry point, its exit codes, and the list of all commands, which are imported when needed.
 
-Exit codes (documented in docs/cli.md): 0 done; 1 a bug in fedsynth; 2 wrong usage, or a file that cannot be used;
-3 a table or schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other
-error, explained by its message; 9 files have to be carried; 130 stopped by the user.
+Exit codes (documented in docs/cli.md): 0 done; 1 a bug in fedsynth; 2 wrong usage, or a file that cannot be used; 3 a
+table or schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error,
+explained by its message; 9 files have to be carried; 130 stopped by the user.
 """
 
 from __future__ import annotations
@@ -181,9 +181,8 @@ app = _commands(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; this is the program ``fedsynth``.
 
-    ``arguments`` are the words after the program's name (``None``: those of ``sys.argv``). Always raises
-    ``SystemExit`` with an exit code, listed in the module's docstring. An error is printed to standard error, or with
-    ``--json`` as a JSON object to standard output.
+    ``arguments`` are the words after the program's name (``None``: those of ``sys.argv``). An error is printed to
+    standard error, or with ``--json`` as a JSON object to standard output.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     json_, log = "--json" in words, None

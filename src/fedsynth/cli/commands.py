@@ -374,7 +374,6 @@ def _report(
     page: Path | None = None,
     unmeasured: str = "",
 ) -> None:
-    """Print the result of a simulation: files, privacy cost, statement and scores."""
     scores = []
     if evaluation is not None:
         first = named("fedsynth.evaluation.run_files:FIRST")

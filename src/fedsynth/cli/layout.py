@@ -68,7 +68,7 @@ class Command:
         return inspect.Signature([one.parameter for one in self.options])
 
     def __call__(self, *values: Any, **given: Any) -> int | None:
-        """Run the function with the options that were given; returns what it returns."""
+        """Run the function with the options that were given."""
         from fedsynth.cli.adapter import run
 
         return run(self.function, values, given)
@@ -87,11 +87,7 @@ class Commands(App):
 
 
 def help_text(path: str, app: App, everything: bool = True) -> str:
-    """Return the help of a command or group of commands: usage, text, commands by heading, arguments and options.
-
-    ``path`` is what users write, such as ``fedsynth site serve``. Without ``everything``, rare options are
-    only counted.
-    """
+    """Return the help of a command or group; without ``everything``, rare options are only counted."""
     width = min(shutil.get_terminal_size().columns, 100) - 2
     sections: dict[str, list[tuple[str, str]]] = {}
     more = ""

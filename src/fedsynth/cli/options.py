@@ -64,7 +64,7 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:
-    """Print the result of a command: ``facts`` as a JSON object if ``json_`` is true, else ``text``."""
+    """Print ``facts`` as a JSON object if ``json_`` is true, else ``text``."""
     print(json.dumps(facts) if json_ else text)
 
 
@@ -82,10 +82,7 @@ def harmless(text: str) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """A formatter of log records as JSON, one object to a line.
-
-    The keys of each object are time (UTC), level, logger, message, and traceback if the record has one.
-    """
+    """A formatter of log records as JSON lines: time (UTC), level, logger, message, and traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record's JSON object as text, without a line end."""
@@ -135,11 +132,11 @@ class _LogFile(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """A context manager (for a ``with`` block) during which fedsynth's log is appended to ``file``; yields nothing.
+    """A context manager during which fedsynth's log is appended to ``file``, which only its owner may read (0600).
 
-    Only the file's owner may read it (0600). The first line that is appended has the versions and the command's
-    ``arguments``. Messages may quote values of rows. Warnings go to standard error as well, as they do without a log
-    file, but those with a traceback do not. Raises ``OSError`` if the file cannot be written.
+    The first line has the versions and the command's ``arguments``. Messages may quote values of rows. Warnings go to
+    standard error as well, as they do without a log file, but those with a traceback do not. Raises ``OSError`` if the
+    file cannot be written.
     """
     import fedsynth
 
@@ -167,10 +164,9 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A context manager (for a ``with`` block) that yields a function which shows progress bars on standard error.
+    """A context manager that yields ``progress(what, done, total)``, which shows progress bars on standard error.
 
-    The function, ``progress(what, done, total)``, moves the bar named ``what`` to ``done`` of ``total`` steps. It does
-    nothing if standard error is no terminal or ``json_`` is true.
+    It does nothing if standard error is no terminal or ``json_`` is true.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -192,10 +188,7 @@ def progress_bar(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def score_table(scores: list[Any]) -> str:
-    """Return scores as a table of aligned text: each score's name, its value, and that of real rows as a reference.
-
-    ``scores`` are :class:`~fedsynth.evaluation.score.Score` objects.
-    """
+    """Return scores (:class:`~fedsynth.evaluation.score.Score`) as a table of text, each beside that of real rows."""
     width = max([len(score.name) for score in scores], default=0)
     lines = [f"{'how good it is':{width}} {'synthetic':>10} {'reference':>10}  reference is"]
     for score in scores:
@@ -206,10 +199,7 @@ def score_table(scores: list[Any]) -> str:
 
 
 def check_text(checks: Sequence[PreflightCheck]) -> str:
-    """Return checks of a machine or site as lines of text: state, name, finding, and how to fix what did not pass.
-
-    The further lines of a finding are indented.
-    """
+    """Return checks of a machine or site as lines of text: state, name, finding, and how to fix what did not pass."""
     fixes = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
     found = [one.found.replace("\n", f"\n{'':9}") for one in checks]
     lines = zip(checks, found, fixes, strict=True)

@@ -243,7 +243,6 @@ def _console() -> Console:
 
 
 def _tell(found: Sequence[Forecast], schema: Schema) -> None:
-    """Print the predicted traffic, cost and noise of each case."""
     from rich.table import Table
 
     from fedsynth.federation.policy import Policy
@@ -319,7 +318,6 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
 
 
 def _tell_advice(found: AdviceTable, setting: str, wanted: float | None) -> None:
-    """Print the expected errors of each method, and how they were obtained."""
     from rich.table import Table
 
     console = _console()
@@ -371,7 +369,6 @@ def _sampled(weakest: SampledGaussian) -> str:
 
 
 def _plan_text(made: Agreement) -> str:
-    """Return a plan in words, for those who approve it."""
     settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
     limit = f"epsilon = {made.budget.epsilon:g}" + (f" at delta = {made.budget.delta:g}" if made.budget.delta else "")
     currency, whole = ("epsilon", made.budget.epsilon) if made.budget.pure else ("rho", made.budget.rho)

@@ -1,14 +1,13 @@
 """Diffusion models of encoded rows: FinDiff, and the network that the sites of FedTabDiff train.
 
 Sattarov et al., FinDiff (arXiv 2309.01472) and FedTabDiff (arXiv 2401.06263), after denoising diffusion (Ho et al.,
-arXiv 2006.11239). A row is encoded as a token for each column (the code of a value or, for a number, of a group of
-intervals) and, for each number, a place within its token, the share of the token's rows below it. The network works on
-points: a row's point consists of the fixed random vector of each token, and the normal score (standard normal quantile)
-of each place. As published, a network learns to predict the noise in a noisy point; rows are sampled by removing noise
-step by step from pure noise, and a category is decoded to the token with the nearest vector. By default the network
-here predicts the row itself, as probabilities of tokens and normal scores (as in Dieleman et al., arXiv 2211.15089, and
-in DP-FinDiff's decoder): it represents frequent values from the start and needs a fraction of the training steps. DDIM
-(Song et al., arXiv 2010.02502) samples in 25 steps instead of 500.
+arXiv 2006.11239). The network works on points: a row's point consists of the fixed random vector of each token
+(:mod:`fedsynth.deep.encoders`), and the normal score (standard normal quantile) of each place. As published, a network
+learns to predict the noise in a noisy point; rows are sampled by removing noise step by step from pure noise, and a
+category is decoded to the token with the nearest vector. By default the network here predicts the row itself, as
+probabilities of tokens and normal scores (as in Dieleman et al., arXiv 2211.15089, and in DP-FinDiff's decoder): it
+represents frequent values from the start and needs a fraction of the training steps. DDIM (Song et al., arXiv
+2010.02502) samples in 25 steps instead of 500.
 """
 
 from __future__ import annotations
@@ -59,14 +58,11 @@ _FASTER = 2.0  # bfloat16 is used if it is this many times as fast as float32: a
 class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="diffusion"):
     """Public hyperparameters of a denoising network (FinDiff, FedTabDiff), which sites train.
 
-    The ``layout`` that methods take (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of
-    values) each column of an encoded row has, and which columns are numbers. Diffusion adds noise to a row's point: a
-    fixed random vector for each token, and a normal score for each number (the standard normal quantile of its place
-    within its token). The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion,
-    with noise variances from 1e-4 to 0.02, times 1000 / steps and at most 0.999 if ``scaled`` (otherwise, with fewer
-    than 1000 steps, the last one keeps some signal, which sampling ignores). Token vectors have ``embedding`` numbers
-    each and are drawn from ``seed``. The token of the column at position ``label`` is given to the network instead of
-    being denoised (-1: no label). The network ``predicts`` the "row", or the "noise" as published. It implements
+    The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion, with noise variances
+    from 1e-4 to 0.02, times 1000 / steps and at most 0.999 if ``scaled`` (otherwise, with fewer than 1000 steps, the
+    last one keeps some signal, which sampling ignores). Token vectors have ``embedding`` numbers each and are drawn
+    from ``seed``. The token of the column at position ``label`` is given to the network instead of being denoised (-1:
+    no label). The network ``predicts`` the "row", or the "noise" as published. It implements
     :class:`~fedsynth.deep.networks.Network`.
     """
 
@@ -80,7 +76,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     predicts: Literal["row", "noise"] = "row"
 
     def shapes(self, layout: BatchLayout) -> Shapes:
-        """Return the shapes of the parameters, in order, for rows of this ``layout``.
+        """Return the shapes of the parameters, in order.
 
         These are weight and bias of each linear layer: two for the time (step of diffusion), two for the row's point,
         ``depth`` hidden layers, and the last layer. A label adds a table of trained vectors, one per token of its
@@ -111,25 +107,18 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         )
 
     def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return random initial parameters as one flat vector, float32, for rows of this ``layout``.
-
-        Weights are Glorot uniform, biases zero, and the vectors of a label's tokens N(0, 1).
-        """
+        """Return initial parameters: weights Glorot uniform, biases zero, and vectors of a label's tokens N(0, 1)."""
         shapes = self.shapes(layout)
         layers = shapes[: 10 + 2 * self.depth]
         tables = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes[len(layers) :]]
         return np.concatenate([part.ravel() for part in (*glorot(layers, rng), *tables)])
 
     def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
-        """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
+        """Return the function that computes the rows' losses, each with its own time (uniform) and noise.
 
-        The function takes a :class:`~fedsynth.deep.dpsgd.Tape` (a forward pass with certain parameters) and
-        positions of rows in the batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch
-        (:class:`~fedsynth.deep.encoders.EncodedBatch`) holds rows of this ``layout``. For a network that predicts
-        noise, the loss is the mean squared error over the dimensions of the row's point. For one that predicts rows, it
-        is the mean over token vectors and numbers of the cross-entropy of a token and the squared error of a number's
-        normal score. Each row's time (uniform over all steps) and noise are drawn from ``rng`` here, once. Raises
-        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        For a network that predicts noise, the loss is the mean squared error over the dimensions of the row's point.
+        For one that predicts rows, it is the mean over token vectors and numbers of the cross-entropy of a token and
+        the squared error of a number's normal score.
         """
         from fedsynth.deep import dpsgd  # noqa: F401  (imported first: its error tells what to install)
 
@@ -168,11 +157,10 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     def outputs(self, tape: Tape, x: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
         """Return the network's output for noisy points ``x``: their noise, or logits of tokens and normal scores.
 
-        ``x`` has shape ``(rows, dimensions)``. A network that predicts noise returns the same shape. A network that
-        predicts rows returns one logit per token of each column in :meth:`embedded`, then one score per number.
-        ``features`` are those of the rows' times (:func:`time_features`), shape ``(rows, 64)`` or ``(1, 64)``;
-        ``labels`` are the rows' tokens of the label column (``None`` without one); ``tape`` holds the parameters of the
-        forward pass.
+        ``x`` has shape ``(rows, dimensions)``, as has predicted noise. A network that predicts rows returns one logit
+        per token of each column in :meth:`embedded`, then one score per number. ``features`` are those of the rows'
+        times (:func:`time_features`), shape ``(rows, 64)`` or ``(1, 64)``; ``labels`` are the rows' tokens of the label
+        column.
         """
         from torch.nn.functional import leaky_relu, silu
 
@@ -184,12 +172,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return tape.linear(8 + 2 * self.depth, hidden)
 
     def points_of(self, layout: BatchLayout, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """Return the points, shape ``(rows, dimensions)``, that ``outputs`` of a network that predicts rows stand for.
-
-        ``outputs`` are those of :meth:`outputs`, logits and normal scores, for rows of this ``layout``. ``vectors`` are
-        the tokens' vectors (:meth:`vectors`), as a tensor. A column's part of the point is the mean of its tokens'
-        vectors by their probabilities; normal scores are kept.
-        """
+        """Return the points of predicted rows: means of tokens' ``vectors`` by probability, and normal scores."""
         from torch import bmm, cat
 
         parts = []
@@ -200,10 +183,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return cat([*parts, scores], 1)
 
     def blocks(self, layout: BatchLayout) -> list[TokenBlock]:
-        """Return the columns with token vectors in blocks with the same number of tokens, to be processed together.
-
-        The blocks (:class:`TokenBlock`) follow the order of :meth:`embedded`, for rows of this ``layout``.
-        """
+        """Return the columns with token vectors in blocks of as many tokens each, in the order of :meth:`embedded`."""
         found: list[TokenBlock] = []
         for size, group in itertools.groupby(layout.tokens[at] for at in self.embedded(layout)):
             first, begin = (found[-1].first + found[-1].columns, found[-1].end) if found else (0, 0)
@@ -211,12 +191,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return found
 
     def by_block(self, layout: BatchLayout, outputs: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return the logits in a network's ``outputs`` for each block of columns, and the normal scores.
-
-        Logits have shape ``(rows, columns, tokens)``, scores ``(rows, numbers)``. ``outputs`` are those of
-        :meth:`outputs` for rows of this ``layout``. A block holds all columns with the same number of tokens
-        (:meth:`blocks`).
-        """
+        """Return the logits of each block, ``(rows, columns, tokens)``, and the scores, ``(rows, numbers)``."""
         blocks = self.blocks(layout)
         sizes = [block.end - block.begin for block in blocks]
         *parts, scores = outputs.split([*sizes, len(layout.numbers)], 1)  # one tensor of gradients, not one for each
@@ -225,58 +200,37 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         ], scores
 
     def logits(self, layout: BatchLayout) -> int:
-        """Return the number of logits in an output of the network, for rows of this ``layout``.
-
-        There is one for each token (code of a value) of the columns in :meth:`embedded`.
-        """
+        """Return the number of logits in an output: one for each token of the columns in :meth:`embedded`."""
         return sum(layout.tokens[at] for at in self.embedded(layout))
 
     @property
     def variances(self) -> Array:
-        """Variance of the noise added in each step of diffusion (beta in Ho et al.), shape ``(steps,)``."""
+        """Variance of the noise added in each step (beta in Ho et al.), shape ``(steps,)``."""
         scale = 1000 / self.steps if self.scaled else 1.0
         found: Array = np.minimum(np.linspace(FIRST * scale, LAST * scale, self.steps), _MOST_VARIANCE)
         return found
 
     @property
     def signal(self) -> Array:
-        """Share of a noisy row's variance that is still signal after each step of diffusion, shape ``(steps,)``.
-
-        It is the cumulative product of 1 - :attr:`variances`, alpha-bar in Ho et al.
-        """
+        """Share of a noisy row's variance that is signal, by step (alpha-bar in Ho et al.): ``(steps,)``."""
         found: Array = np.cumprod(1 - self.variances, dtype=np.float64)
         return found
 
     def embedded(self, layout: BatchLayout) -> list[int]:
-        """Return the positions of the columns with token vectors: all with at least two tokens, except the label.
-
-        Tokens are codes of values, and ``layout`` says how many each column has. Columns with fewer tokens come first.
-        """
+        """Return the positions of columns with token vectors, fewest tokens first: all of two or more but the label."""
         found = [at for at, many in enumerate(layout.tokens) if many > 1 and at != self.label]
         return sorted(found, key=lambda at: layout.tokens[at])
 
     def dimensions(self, layout: BatchLayout) -> int:
-        """Return the dimension of the points that stand for rows of this ``layout``.
-
-        A point holds a vector for the token (code of the value) of each column in :meth:`embedded`, and one score per
-        number.
-        """
+        """Return the dimension of points: a vector for each column in :meth:`embedded`, a score per number."""
         return self.embedding * len(self.embedded(layout)) + len(layout.numbers)
 
     def vectors(self, layout: BatchLayout) -> NDArray[np.float32]:
-        """Return the fixed random vector of each token (code of a value), float32, shape ``(tokens, embedding)``.
-
-        Tokens come column by column, in the order of :meth:`embedded` for rows of this ``layout``. The vectors are
-        equal on every machine.
-        """
+        """Return the fixed random vectors of tokens, in the order of :meth:`embedded`, equal on every machine."""
         return _vectors(self.logits(layout), self.embedding, self.seed)
 
     def points(self, layout: BatchLayout, batch: EncodedBatch) -> NDArray[np.float32]:
-        """Return encoded rows as points, the input of diffusion: vectors of tokens, then normal scores of numbers.
-
-        ``batch`` (:class:`~fedsynth.deep.encoders.EncodedBatch`) holds the rows, of this ``layout``. Scores are
-        bounded by +-5.2. The points are float32, shape ``(rows, dimensions)``.
-        """
+        """Return encoded rows as points ``(rows, dimensions)``: vectors of tokens, then scores within +-5.2."""
         from scipy.special import ndtri
 
         columns = self.embedded(layout)
@@ -302,11 +256,7 @@ def _vectors(tokens: int, width: int, seed: int) -> NDArray[np.float32]:
 
 @lru_cache(8)
 def time_features(steps: int) -> NDArray[np.float32]:
-    """Return the features by which a network reads a diffusion step's time, for all ``steps``, shape ``(steps, 64)``.
-
-    They are cosines and sines of the time, counted in steps, at frequencies from 1 down to about 1e-4; float32,
-    read-only.
-    """
+    """Return all steps' features of time, ``(steps, 64)``: cosines and sines at frequencies from 1 to about 1e-4."""
     half = FEATURES // 2
     angles = np.arange(steps)[:, None] * 10_000.0 ** (-np.arange(half) / half)
     found: NDArray[np.float32] = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -319,11 +269,10 @@ def time_features(steps: int) -> NDArray[np.float32]:
 
 
 class TokenBlock(NamedTuple):
-    """Columns with the same number of tokens (codes of values), which a diffusion network processes together.
+    """Columns with the same number of tokens, which a network processes together.
 
-    The block has ``columns`` columns of ``tokens`` tokens each, consecutive in the order of :meth:`Diffusion.embedded`.
-    The first has number ``first`` in this order; its tokens start at position ``begin`` among those of all embedded
-    columns.
+    They are consecutive in the order of :meth:`Diffusion.embedded`, from number ``first`` on; the first token's
+    position among those of all embedded columns is ``begin``.
     """
 
     first: int
@@ -333,15 +282,14 @@ class TokenBlock(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position after the block's last token among those of all embedded columns: where the next block begins."""
+        """Position at which the next block begins."""
         return self.begin + self.columns * self.tokens
 
 
 class DenoisingStep(NamedTuple):
     """One denoising step of a sampler: x becomes ``keep`` x + ``remove`` (predicted noise) + ``add`` (fresh noise).
 
-    x is a row as a noisy point, the vector that diffusion works on. ``time`` is the step of diffusion, from 0, to which
-    the network's prediction refers; fresh noise is standard normal.
+    ``time`` is the step of diffusion, from 0, to which the network's prediction refers.
     """
 
     time: int
@@ -351,10 +299,7 @@ class DenoisingStep(NamedTuple):
 
 
 def ddpm(network: Diffusion) -> list[DenoisingStep]:
-    """Return all steps of the DDPM sampler (Ho et al.) for ``network``, in sampling order: from the noisiest to time 0.
-
-    Fresh noise has the variance of the step, and is 0 at time 0.
-    """
+    """Return all steps of the DDPM sampler (Ho et al.), from the noisiest to time 0, which adds no noise."""
     beta, signal = network.variances, network.signal
     keep = 1 / np.sqrt(1 - beta)
     remove = -keep * beta / np.sqrt(1 - signal)
@@ -363,11 +308,7 @@ def ddpm(network: Diffusion) -> list[DenoisingStep]:
 
 
 def ddim(network: Diffusion, steps: int) -> list[DenoisingStep]:
-    """Return ``steps`` evenly spaced steps of the DDIM sampler (Song et al., eta = 0), from the noisiest to time 0.
-
-    If ``steps`` exceeds the number of diffusion steps of ``network``, that number is used; a single step leads from the
-    noisiest time to the row. No fresh noise is added.
-    """
+    """Return ``steps`` even steps (at most all) of the DDIM sampler (Song et al., eta = 0), without fresh noise."""
     times = np.unique(np.linspace(0, network.steps - 1, steps).round().astype(np.int64))[::-1]
     if steps == 1:
         times = np.array([network.steps - 1])
@@ -391,14 +332,11 @@ def draw(
 ) -> EncodedBatch:
     """Sample encoded rows from a trained network, by denoising random points in these ``steps``.
 
-    The steps are those of a sampler (:func:`ddpm`, :func:`ddim`). ``weights`` are the parameters of ``network``, flat.
-    ``layout`` (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of values) each column has,
-    and which columns are numbers. ``labels`` are the tokens of the label column, which the network reads and does not
-    draw: one for each row to sample. For a network without a label, ``labels`` is the number of rows. Returns the rows
-    as tokens and, for numbers, places within them. ``device`` "auto" is the configured device
+    ``labels`` are the tokens of the label column, which the network reads and does not draw, one for each row to
+    sample; for a network without a label, the number of rows. ``device`` "auto" is the configured device
     (:mod:`fedsynth.privacy.device`). ``precision`` "auto" evaluates the network in bfloat16 if that is at least twice
-    as fast, "float32" never does. The same ``rng`` gives the same rows on the same machine, in the same precision.
-    Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
+    as fast. The same ``rng`` gives the same rows on the same machine, in the same precision. Raises
+    :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
     """
     from fedsynth.deep.dpsgd import Tape, split  # imported first: its error tells what to install
 
@@ -476,10 +414,7 @@ def _drawn(network: Diffusion, layout: BatchLayout, outputs: Tensor, chance: Gen
 
 @lru_cache
 def bfloat16_is_faster(device: str) -> bool:
-    """Return whether matrix products in bfloat16 take at most half the time of float32 on ``device`` ("cpu" or "cuda").
-
-    It is measured at the first call and remembered.
-    """
+    """Return whether matrix products in bfloat16 take at most half the time of float32 on ``device``; measured once."""
     import torch
 
     def seconds(kind: torch.dtype) -> float:
@@ -512,10 +447,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TabularDiffusion:
     """A model that samples rows from a trained diffusion network.
 
-    ``network`` are its hyperparameters, ``weights`` its parameters, flat, float32, and ``total`` is the estimated
-    number of records. ``layout`` (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of
-    values) each column of the drawn rows has, and which columns are numbers. ``label_shares`` (float64, of sum 1) are
-    the frequencies of the tokens of the label column, which are drawn first and given to the network; they are empty
+    ``weights`` are flat, and ``total`` is the estimated number of records. ``label_shares`` (float64, of sum 1) are the
+    frequencies of the tokens of the label column, which are drawn first and given to the network; they are empty
     without a label. ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's steps. Raises
     :class:`InvalidParameter` for weights, shares, sampler or steps that do not fit the network.
     """
@@ -530,7 +463,6 @@ class TabularDiffusion:
     kind: ClassVar[str] = "diffusion"
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for weights, shares and steps that do not fit the network."""
         check_weights(self.weights, self.network.shapes(self.layout))
         many = self.layout.tokens[self.network.label] if self.network.label >= 0 else 0
         shares = self.label_shares
@@ -543,13 +475,7 @@ class TabularDiffusion:
             )
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
-
-        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place,
-        from 0 to below 1, is the share of the token's rows below the number. With a label column, each of its tokens
-        occurs as often as its share demands, up to one row. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or
-        the configured GPU, is missing.
-        """
+        """Draw rows (:func:`~fedsynth.deep.encoders.codes_of`); each label has its share, up to one row."""
         labels: NDArray[np.int64] | int = rows
         if len(self.label_shares):
             # Evenly spread points in random order: each label occurs as often as its share demands, up to one row.
@@ -559,10 +485,10 @@ class TabularDiffusion:
         return codes_of(draw(self.network, self.layout, self.weights, path, labels, rng), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows given ``evidence``: conditions on columns, by position.
+        """Return a sampler of rows given ``evidence``; ``None`` if it excludes all tokens of some column.
 
-        Returns ``None`` if the evidence excludes all tokens (codes of values) of some column. Evidence on a categorical
-        label changes the label's shares, which is exact. Other evidence is imposed by rejection sampling.
+        Evidence on a categorical label changes the label's shares, which is exact; other evidence is imposed by
+        rejection.
         """
         for at, known in evidence.items():
             if not known.likelihood(np.arange(self.layout.tokens[at])).any():
@@ -577,11 +503,11 @@ class TabularDiffusion:
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the network draws for each column: tokens, and places in those of numbers."""
+        """Tokens, and places in those of numbers."""
         return self.layout.drawn_columns
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
+        """Return the model as JSON values and named arrays."""
         meta = {
             "network": msgspec.to_builtins(self.network),
             "layout": [list(part) for part in self.layout],
@@ -593,10 +519,7 @@ class TabularDiffusion:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularDiffusion:
-        """Restore the model, exactly, from both results of :meth:`to_arrays`.
-
-        Raises :class:`InvalidParameter` for anything else.
-        """
+        """Restore the model exactly; raises :class:`InvalidParameter` for anything else."""
         saved = read_head(meta, _Saved)
         network, layout = saved.network, saved.layout.layout()
         many = layout.tokens[network.label] if network.label >= 0 else 0

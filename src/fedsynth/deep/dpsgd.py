@@ -41,8 +41,8 @@ n u / (1 - n u) times the sum of their absolute values (Higham, Accuracy and Sta
 6. *The grid.* Rounding to multiples of 2^-f moves each of d coordinates by at most 1/2 (in units of 2^-f) in both sums.
 
 Steps 1, 4 and 5 add up to less than C (1 + 2^-5). So neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d)
-apart in L2, the sensitivity of :class:`~fedsynth.deep.training.NetworkTraining`, for each pair of corresponding
-draws and orders. Averaging over such pairs makes the two laws of a release no easier to distinguish, because Renyi
+apart in L2, the sensitivity of :class:`~fedsynth.deep.training.NetworkTraining`, for each pair of corresponding draws
+and orders. Averaging over such pairs makes the two laws of a release no easier to distinguish, because Renyi
 divergences are quasi-convex: the privacy cost of releases on sampled rows (:mod:`~fedsynth.privacy.sampling`) holds as
 if the draws and the order were fixed.
 
@@ -82,9 +82,9 @@ class Tape:
     """One forward pass of a network with ``parameters``; the network may use each of them only once per row.
 
     With ``per_row``, the parameters are constants, and inputs and outputs of layers are recorded for
-    :func:`clipped_sum`. Without ``per_row``, the pass is ordinary PyTorch, for plain training and for sampling. The
-    records are ``linears`` and ``embeddings``: for each layer, the position of its weight among the parameters, its
-    input and its output.
+    :func:`clipped_sum`. Without it, the pass is ordinary PyTorch, for plain training and for sampling. The records are
+    ``linears`` and ``embeddings``: for each layer, the position of its weight among the parameters, its input and its
+    output.
     """
 
     def __init__(self, parameters: Sequence[Tensor], *, per_row: bool = False) -> None:
@@ -95,11 +95,7 @@ class Tape:
         self.embeddings: list[tuple[int, Tensor, Tensor]] = []
 
     def linear(self, at: int, x: Tensor) -> Tensor:
-        """Return the linear layer x W^T + b for ``x``, shape ``(rows, inputs)``: shape ``(rows, outputs)``.
-
-        ``at`` is the position among the parameters of the weight W, shape ``(outputs, inputs)``; the bias b, shape
-        ``(outputs,)``, follows it. With ``per_row``, input and output are recorded.
-        """
+        """Return x W^T + b for the weight W, ``(outputs, inputs)``, at the position ``at``, and the bias after it."""
         weight, bias = self.parameters[at], self.parameters[at + 1]
         if not self.per_row:
             return linear(x, weight, bias)
@@ -108,11 +104,7 @@ class Tape:
         return z
 
     def embed(self, at: int, index: Tensor) -> Tensor:
-        """Return the rows of an embedding table that ``index`` selects, shape ``(rows, width)``.
-
-        ``at`` is the position among the parameters of the table, shape ``(entries, width)``; ``index`` has the number
-        of an entry for each row of data, shape ``(rows,)``. With ``per_row``, index and output are recorded.
-        """
+        """Return the rows ``index``, shape ``(rows,)``, of the embedding table at the position ``at``."""
         z = self.parameters[at][index]
         if self.per_row:
             z = self._watched(z)
@@ -139,24 +131,19 @@ def _wide_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class RowLosses(Protocol):
-    """The per-row losses of a network, as :func:`clipped_sum` calls them for one chunk of rows after another.
-
-    Called with the ``tape`` (:class:`Tape`) that runs the network, and ``rows``, the positions of the chunk's rows
-    (int64, shape ``(rows,)``), it returns their losses, shape ``(rows,)``.
-    """
+    """The per-row losses of a network, as :func:`clipped_sum` calls them for one chunk of rows after another."""
 
     def __call__(self, tape: Tape, rows: Tensor) -> Tensor:
-        """Return the losses of the rows at these positions, shape ``(rows,)``, from a forward pass on ``tape``."""
+        """Return the losses of the rows at these positions, shape ``(rows,)``, from a pass on ``tape``."""
 
 
 def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
     """Return the sum of ``rows`` gradients of single rows, each clipped to L2 norm ``clip``: float64, shape ``(d,)``.
 
-    ``losses(tape, chosen)`` returns the losses of the rows at the positions ``chosen`` (an int64 tensor on the CPU of
-    ``CHUNK`` = 576 entries, of which the last ones may repeat a row), computed on a ``tape`` (:class:`Tape`). The d
-    gradient coordinates are those of the ``parameters``, in order; everything but ``chosen`` is computed on their
-    device. The rows of a release must be in a random order, and ``clip`` between 2^-30 and 2^20: the module's bound on
-    the change of the sum by one row rests on both. A row with a non-finite or enormous gradient counts as 0.
+    ``losses`` is called with chunks of ``CHUNK`` = 576 positions (int64 on the CPU), of which the last ones may repeat
+    a row. The d coordinates are those of the ``parameters``, in order; everything else is computed on their device. The
+    rows of a release must be in a random order, and ``clip`` between 2^-30 and 2^20: the module's bound on the change
+    of the sum by one row rests on both. A row with a non-finite or enormous gradient counts as 0.
     """
     with one_thread():
         return _clipped_sum(losses, [parameter.detach() for parameter in parameters], rows, clip)
@@ -164,12 +151,12 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A context manager (for a ``with`` block) in which PyTorch uses one thread and full float32 precision.
+    """A context manager: PyTorch uses one thread and full float32 precision, and flushes subnormal numbers to zero.
 
-    It yields nothing and also flushes subnormal numbers to zero. Clipped sums are computed in it. With several threads,
-    the last bits of a row's result depend on its position. Matrix products could otherwise use shorter floats, if this
-    process configured PyTorch to do so. Subnormal numbers take much longer than others, so a hostile server could learn
-    from the time whether a row has some value. Threads and precision are restored on exit.
+    Clipped sums are computed in it. With several threads, the last bits of a row's result depend on its position.
+    Matrix products could otherwise use shorter floats, if this process configured PyTorch to do so. Subnormal numbers
+    take much longer than others, so a hostile server could learn from the time whether a row has some value. Threads
+    and precision are restored on exit.
     """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
@@ -186,9 +173,9 @@ def one_thread() -> Iterator[None]:
 def equal_positions(losses: RowLosses, parameters: Sequence[Tensor], orders: Sequence[Tensor]) -> bool:
     """Whether this machine computes the same numbers for a row, bit for bit, wherever it stands in a chunk.
 
-    ``CHUNK`` rows of made-up data, with ``losses`` as for :func:`clipped_sum`, are computed in order and in each of
-    ``orders`` (permutations of their positions). The bound on the change of a clipped sum by one row rests on equal
-    numbers; equal ones here are evidence for it, not a proof.
+    ``CHUNK`` rows of made-up data are computed in order and in each of ``orders`` (permutations of their positions).
+    The bound on the change of a clipped sum by one row rests on equal numbers; equal ones here are evidence for it, not
+    a proof.
     """
     constants = [parameter.detach() for parameter in parameters]
 
@@ -261,29 +248,20 @@ def _pass(
 
 
 def _squared_norms(layers: Sequence[Tensor]) -> Tensor:
-    """Return the squared L2 norm of each row at each layer in float64, shape ``(layers, rows)``, from float32 norms.
-
-    Overflow gives infinity, and underflow is compensated.
-    """
+    """Return the squared L2 norm of each row at each layer in float64, shape ``(layers, rows)``, from float32 norms."""
     norms = torch.stack([torch.linalg.vector_norm(layer, dim=1) for layer in layers])
     found: Tensor = norms.double().square_().add_(_UNDERFLOW)
     return found
 
 
 def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.int64]:
-    """Return the integers nearest to 2^bits times the ``values``, same shape, clipped to [-``largest``, ``largest``].
-
-    A sum of gradients becomes integers in this way, to which noise is added; 2^-``bits`` is their resolution.
-    """
+    """Return the integers nearest to 2^bits times the ``values``, clipped to [-``largest``, ``largest``]."""
     found: NDArray[np.int64] = np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
     return found
 
 
 def split(flat: NDArray[Any], shapes: Sequence[tuple[int, ...]], where: str = "cpu") -> list[Tensor]:
-    """Split a ``flat`` vector of weights into float32 tensors of these ``shapes``, in order.
-
-    The tensors are copied to the device ``where`` ("cpu" or "cuda"). The inverse of :func:`flattened`.
-    """
+    """Split a ``flat`` vector of weights into float32 tensors of these ``shapes`` on the device ``where``."""
     values = torch.from_numpy(np.array(flat, dtype=np.float32)).to(where)
     sizes = [math.prod(shape) for shape in shapes]
     return [part.reshape(shape) for part, shape in zip(values.split(sizes), shapes, strict=True)]
@@ -299,7 +277,7 @@ def poisson(rows: int, rate: float, words: Callable[[int], NDArray[np.uint64]]) 
     """Return the positions of a Poisson sample of ``rows`` rows: int64, ascending, shape ``(drawn,)``.
 
     Each row is drawn independently with probability ``rate``, rounded down to a multiple of 2^-53. ``words(n)`` returns
-    n uniform 64-bit words (:class:`~fedsynth.privacy.noise.RandomBits`).
+    n uniform 64-bit words.
     """
     threshold = np.uint64(math.floor(rate * 2.0**53))
     drawn: NDArray[np.int64] = np.flatnonzero((words(rows) >> np.uint64(11)) < threshold)

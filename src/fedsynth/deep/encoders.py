@@ -1,10 +1,10 @@
 """Encoding of rows for neural networks: a token for each column, and for each number a place within its token.
 
-All encoders are made from released (published, usually noisy) counts
-(:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`); none is fitted to rows. A token is the code of a group of a
-column's values or intervals. A number's groups stand for its modes: a value with many rows mostly has a group of its
-own. A number's place is the share of its group's rows below it. A single group gives a quantile transform; several
-groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a histogram instead of a Gaussian mixture.
+All encoders are made from released counts (:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`); none is fitted to
+rows. A token is the code of a group of a column's values or intervals. A number's groups stand for its modes: a value
+with many rows mostly has a group of its own. A number's place is the share of its group's rows below it. A single group
+gives a quantile transform; several groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a
+histogram instead of a Gaussian mixture.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ _BELOW_1 = 1 - 2.0**-38  # largest place; the last token plus this place stays b
 
 
 class CellPlaces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """What sites need to compute a number's place within its token (code): part of an :class:`Encoder`.
+    """What sites need to compute a number's place within its token: part of an :class:`Encoder`.
 
-    A token is a group of fine cells (intervals). A number's place in it, from 0 to 1, is the share of the token's rows
-    below the number. All arrays have one entry for each cell, ascending. Cell i begins at ``lower[i]`` and holds the
+    All arrays have one entry for each fine cell (interval), ascending. Cell i begins at ``lower[i]`` and holds the
     values above the cut point ``upper[i - 1]``, up to and including its own, ``upper[i]``. Of the rows of its token,
-    the share ``begin[i]`` lies below the cell and the share ``share[i]`` within it, estimated from released (published,
-    usually noisy) counts.
+    the share ``begin[i]`` lies below the cell and the share ``share[i]`` within it, estimated from released counts.
     """
 
     lower: Floats
@@ -49,11 +47,7 @@ class CellPlaces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     share: Floats
 
     def check(self, at: int) -> None:
-        """Raise :class:`InvalidParameter` unless the four arrays fit together and give places from 0 to 1 only.
-
-        :class:`CellPlaces` describes them; in addition, lower must not exceed upper. ``at`` is the column's position,
-        for the message.
-        """
+        """Raise :class:`InvalidParameter` unless the arrays fit together and give places from 0 to 1 only."""
         if len({self.lower.shape, self.upper.shape, self.begin.shape, self.share.shape}) > 1 or self.lower.ndim != 1:
             raise InvalidParameter(f"the places of column {at} need four equally long lists, with one entry per cell")
         if not (self.lower <= self.upper).all():
@@ -62,11 +56,7 @@ class CellPlaces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
             raise InvalidParameter(f"places of column {at} must lie between 0 and 1")
 
     def of(self, cells: Integers, numbers: Floats) -> Floats:
-        """Return the place (0 to 1) of each of ``numbers`` within its token.
-
-        ``cells`` holds the index of the fine cell in which each number lies. Both arguments and the result have shape
-        ``(rows,)``. Within a cell, places increase linearly; in a cell of width 0, all numbers count as its middle.
-        """
+        """Return the places (0 to 1) of ``numbers`` in ``cells``: linear, or the middle in a cell of width 0."""
         lower, upper = self.lower[cells], self.upper[cells]
         wide = upper > lower
         with np.errstate(over="ignore", invalid="ignore"):
@@ -79,10 +69,9 @@ class CellPlaces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
     """How sites encode one column for a neural network: as tokens and, for a number, places within tokens.
 
-    A token is the integer code of a value or of a group of values. ``groups`` holds the token, numbered from 0, of each
-    fine cell: of each code of a category, or of each interval of a number or time and a last one for missing values if
-    the column admits them. ``places`` is given for numbers and times only. Nothing in it is fitted to rows: it is made
-    from released (published, usually noisy) counts and public bounds.
+    ``groups`` holds the token, numbered from 0, of each fine cell: of each code of a category, or of each interval of a
+    number or time and a last one for missing values if the column admits them. ``places`` is given for numbers and
+    times only.
     """
 
     groups: Integers
@@ -90,10 +79,7 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @classmethod
     def of(cls, cells: AdaptiveBins) -> Encoder:
-        """Make the encoder of a column from its adaptive bins, ``cells``, whose groups become tokens.
-
-        Their released counts determine the places of numbers.
-        """
+        """Make the encoder of a column from its adaptive bins, whose groups become tokens."""
         if cells.grid is None:
             return cls(cells.groups)
         size = len(cells.grid)
@@ -108,22 +94,15 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, the codes that networks read."""
+        """Number of tokens."""
         return int(self.groups.max()) + 1
 
     def axis(self, at: int) -> Axis:
-        """Return the tokens (codes for networks) as an axis of a table of counts, by which sites count their rows.
-
-        ``at`` is the column's position in ``schema.stored``, the columns as sites encode them.
-        """
+        """Return the tokens as the axis by which sites count the column at the position ``at``."""
         return Axis(at, None if self.places is None else self.places.upper, self.groups)
 
     def check(self, at: int, column: Column) -> None:
-        """Raise :class:`InvalidParameter` unless every value of ``column`` has a token and, if a number, a place.
-
-        A token is the code that networks read; a place is a number's position within its token. ``at`` is the column's
-        position, for the message. More than 2^14 tokens are refused, too.
-        """
+        """Raise :class:`InvalidParameter` unless every value has a token, of at most 2^14, and every number a place."""
         if column.is_number != (self.places is not None):
             raise InvalidParameter(f"column {at}: give places for numeric and datetime columns, and only for these")
         if self.places is not None:
@@ -133,11 +112,10 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
             raise InvalidParameter(f"column {at} has {self.tokens} tokens; at most {MOST_TOKENS} are allowed")
 
     def encode(self, codes: NDArray[Any], numbers: Floats | None) -> tuple[Integers, Floats | None]:
-        """Return the tokens (codes for networks) of rows, int64, and the places of numbers within them.
+        """Return the tokens of rows, int64, and the places of numbers within them, 0.5 if missing, or ``None``.
 
-        For a category, ``None`` stands for the places. Both have shape ``(rows,)``; places are float64 from 0 to 1, 0.5
-        for missing values. ``codes`` are the rows' codes under the schema (bins, or positions in a list of values).
-        ``numbers``, needed for a numeric or datetime column, are their values in float64 (NaN: missing).
+        ``codes`` are the rows' codes under the schema; ``numbers``, for a numeric or datetime column only, their values
+        (NaN: missing).
         """
         if self.places is None:
             return self.groups[codes], None
@@ -156,9 +134,8 @@ Encoders = Annotated[tuple[Encoder, ...], msgspec.Meta(min_length=1, max_length=
 class EncodedBatch(NamedTuple):
     """Encoded rows, the input of neural networks: ``tokens``, int64, and ``places``, float64 from 0 to 1.
 
-    ``tokens`` has shape ``(rows, columns)``: the code of each value, from 0. ``places`` has shape ``(rows, numbers)``:
-    for each numeric or datetime column, in the schema's order, the place of the value within its token
-    (:class:`CellPlaces`).
+    ``tokens`` has shape ``(rows, columns)``; ``places`` has shape ``(rows, numbers)``: one for each numeric or datetime
+    column, in the schema's order.
     """
 
     tokens: Integers
@@ -184,17 +161,14 @@ class SavedLayout(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class BatchLayout(NamedTuple):
-    """Layout of an :class:`EncodedBatch`: the number of ``tokens`` (codes) of each column, and which are numbers.
-
-    ``numbers`` holds the positions of the numeric and datetime columns, ascending.
-    """
+    """Layout of an :class:`EncodedBatch`: each column's number of ``tokens``, and the positions of ``numbers``."""
 
     tokens: tuple[int, ...]
     numbers: tuple[int, ...]
 
     @classmethod
     def of(cls, encoders: Sequence[Encoder]) -> BatchLayout:
-        """Return the layout of rows encoded by ``encoders``, one for each column."""
+        """Return the layout of rows encoded by ``encoders``."""
         numbers = tuple(at for at, encoder in enumerate(encoders) if encoder.places is not None)
         return cls(tuple(encoder.tokens for encoder in encoders), numbers)
 
@@ -206,12 +180,9 @@ class BatchLayout(NamedTuple):
 
 
 def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
-    """Raise :class:`InvalidParameter` unless ``encoders`` can encode the columns of ``schema``, one by one, in order.
+    """Raise :class:`InvalidParameter` unless ``encoders`` can encode the stored columns of ``schema``, in order.
 
-    The columns are ``schema.stored``, those that sites encode: all except identifiers and columns computed from others.
-    Each encoder must have a token (code that networks read) for every value of its column, at most 2^14 tokens and, for
-    a numeric or datetime column only, places of numbers within tokens (:meth:`Encoder.check`). All columns together may
-    have at most 2^18 tokens. Sites call it before they encode rows.
+    All columns together may have at most 2^18 tokens. Sites call it before they encode rows.
     """
     if len(encoders) != len(schema.stored):
         raise InvalidParameter(f"{len(encoders)} encoders do not fit {len(schema.stored)} columns; give one per column")
@@ -224,11 +195,7 @@ def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
 
 
 def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> EncodedBatch:
-    """Encode the ``rows`` (positions or a slice; by default all) of a ``table`` for a neural network.
-
-    Returns the rows' tokens (codes for networks) and, for numbers, places within tokens. ``encoders`` has one encoder
-    for each column, in order. For numeric and datetime columns, the table must hold the numbers besides the codes.
-    """
+    """Encode the ``rows`` of a ``table``, which must hold the numbers of numeric and datetime columns."""
     tokens, places = [], []
     for at, encoder in enumerate(encoders):
         numbers = table.numbers[at][rows] if at in table.numbers else None
@@ -242,12 +209,9 @@ def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | 
 
 
 def codes_of(batch: EncodedBatch, layout: BatchLayout) -> list[NDArray[Any]]:
-    """Convert encoded rows, drawn by a network, to the codes that a synthesizer's axes turn into values.
+    """Return encoded rows as codes for :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`, an array per column.
 
-    The axes are :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`. ``batch`` holds the rows' tokens and the places
-    of numbers within them; ``layout`` says how many tokens each column has and which columns are numbers. Returns one
-    array per column, shape ``(rows,)``: int64 tokens for a category, and token + place in float64 for a number, with
-    the place from 0 to below 1.
+    Tokens of a category are int64; a number is token + place in float64, with the place from 0 to below 1.
     """
     found: list[NDArray[Any]] = [batch.tokens[:, at] for at in range(len(layout.tokens))]
     for number, at in enumerate(layout.numbers):

@@ -37,8 +37,7 @@ class FedCTGAN:
     of FLAIM's comparison (arXiv 2310.06447): the critic is trained by binary cross-entropy and reads one row at a time,
     so that each row has a gradient of its own to clip. Corrected: the values of categories, the groups of numbers and
     the frequencies by which generated rows are conditioned come from one noisy release instead of pooled rows, and
-    sites sample rows independently of their values. Without privacy the same loop runs without noise. Options out of
-    range raise :class:`InvalidParameter`.
+    sites sample rows independently of their values. Without privacy the same loop runs without noise.
 
     Parameters
     ----------
@@ -50,9 +49,8 @@ class FedCTGAN:
         Number of units in each hidden layer, and of hidden layers, of both networks; number of random inputs of the
         generator per row.
     survey_share, tokens, modes
-        ``survey_share`` of the budget is for the survey, a round of noisy counts of single columns, which defines the
-        encoding of rows. The networks distinguish at most ``tokens`` values of a categorical column and ``modes``
-        groups of values of a numeric one.
+        ``survey_share`` of the budget is for the survey, which defines the encoding of rows. The networks distinguish
+        at most ``tokens`` values of a categorical column and ``modes`` groups of values of a numeric one.
     """
 
     steps: int = 1000
@@ -67,7 +65,6 @@ class FedCTGAN:
     modes: int = 10
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(survey_share=self.survey_share)
         check_steps(self.rate, self.clip, learning_rate=self.learning_rate)
         whole(steps=self.steps, width=self.width, noise=self.noise, tokens=self.tokens, modes=self.modes)
@@ -82,14 +79,7 @@ class FedCTGAN:
         return Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
-
-        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
-        is Gaussian), and if the sites' numbers of rows are declared public, also in runs without privacy: neighbouring
-        tables then differ by a replaced record, for which no accountant covers the random sampling of rows. Raises
-        :class:`InvalidParameter`, also before anything is spent, for a network too large for a message; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
         from fedsynth.deep.gan import Adversaries, TabularGAN, shares_of
         from fedsynth.models.synthesizer import Synthesizer
 

@@ -26,7 +26,7 @@ class FedTabDiff(TrainingOptions):
     and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles of numbers and values
     of categories come from one noisy release instead of pooled rows, the network predicts the clean row, the first time
     step is trained too, labels and rare values are drawn by released counts instead of the real ones, and rows are
-    drawn in 25 steps (DDIM, arXiv 2010.02502) instead of 500. Options out of range raise :class:`InvalidParameter`.
+    drawn in 25 steps (DDIM, arXiv 2010.02502) instead of 500.
 
     Parameters
     ----------
@@ -52,9 +52,8 @@ class FedTabDiff(TrainingOptions):
         Use FedAvg under a budget too: sites sample rows with probability ``rate``, not in batches, clip their gradients
         and add their own noise in every step.
     survey_share, size_share
-        Shares of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
-        rows, and, for FedAvg only, for noisy numbers of rows of the sites, by which their results are weighted; these
-        numbers must not be declared public.
+        Shares of the budget for the survey, which defines the encoding of rows, and, for FedAvg only, for noisy numbers
+        of rows of the sites, by which their results are weighted; these numbers must not be declared public.
     tokens
         Largest number of values of a categorical column that the network distinguishes.
     """
@@ -68,7 +67,6 @@ class FedTabDiff(TrainingOptions):
     sampling: int = 25
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         super().__post_init__()
         whole(sampling=self.sampling)
         check_network(self.network())
@@ -85,14 +83,7 @@ class FedTabDiff(TrainingOptions):
         )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
-
-        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
-        is Gaussian), and if the sites' numbers of rows are declared public, also in runs without privacy: neighbouring
-        tables then differ by a replaced record, for which no accountant covers the random sampling of rows. Raises
-        :class:`InvalidParameter`, also before anything is spent, for a ``target`` that is not a categorical column or a
-        network too large for a message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
         import numpy as np
 
         from fedsynth.deep.diffusion import TabularDiffusion

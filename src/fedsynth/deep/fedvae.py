@@ -28,7 +28,7 @@ class FedVAE(TrainingOptions):
     rows; categories are sampled, since taking the likeliest one would hide minorities; and one gradient sum per step
     over all sites replaces FedAvg, also without privacy: where each site has mostly rows of one label, no site's latent
     code distinguishes labels, and neither does the averaged network (AUC 0.50 when predicting the label, published and
-    measured). FedAvg remains an option (``updates``). Options out of range raise :class:`InvalidParameter`.
+    measured). FedAvg remains an option (``updates``).
 
     Parameters
     ----------
@@ -42,9 +42,8 @@ class FedVAE(TrainingOptions):
         Use FedAvg under a budget too (with ``updates`` above 0): sites sample rows with probability ``rate``, not in
         batches, clip their gradients and add their own noise in every step.
     survey_share, size_share
-        Shares of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
-        rows, and, for FedAvg only, for noisy numbers of rows of the sites, by which their results are weighted; these
-        numbers must not be declared public.
+        Shares of the budget for the survey, which defines the encoding of rows, and, for FedAvg only, for noisy numbers
+        of rows of the sites, by which their results are weighted; these numbers must not be declared public.
     tokens, modes
         Largest number of values of a categorical column, and of groups (modes) of a numeric one, that the network
         distinguishes; a number is encoded as its group and its place within the group.
@@ -69,7 +68,6 @@ class FedVAE(TrainingOptions):
     modes: int = 10
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         super().__post_init__()
         whole(width=self.width, latent=self.latent, modes=self.modes)
         whole(1, MOST_LAYERS, depth=self.depth)
@@ -83,14 +81,7 @@ class FedVAE(TrainingOptions):
         return AutoEncoder(hidden=hidden, latent=self.latent, factor=factor, sigma=sigma)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
-
-        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
-        is Gaussian), and if the sites' numbers of rows are declared public, also in runs without privacy: neighbouring
-        tables then differ by a replaced record, for which no accountant covers the random sampling of rows. Raises
-        :class:`InvalidParameter`, also before anything is spent, for a network too large for a message; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
         from fedsynth.deep.vae import TabularVAE
         from fedsynth.models.synthesizer import Synthesizer
 

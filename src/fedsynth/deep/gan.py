@@ -8,9 +8,9 @@ clipped row by row, so the accounting of sampled Gaussian noise applies.
 CTGAN (Xu et al., arXiv 1907.00503) differs where this would be impossible. Its WGAN-GP penalises gradients at mixtures
 of rows and fakes, and its critic reads ten rows at once (pac 10), so no gradient belongs to a single row. Its
 training-by-sampling picks rows by category, for which no amplification by sampling is proved. Here a row's condition is
-its own token (code of its value) in a randomly drawn column, and a fake's condition, the token that it should have, is
-drawn from released counts. Without privacy the same loop runs without noise. Fed-TGAN (arXiv 2108.07927) averages whole
-generators and critics, which each site trains with WGAN-GP and pac 10.
+its own token in a randomly drawn column, and a fake's condition, the token that it should have, is drawn from released
+counts. Without privacy the same loop runs without noise. Fed-TGAN (arXiv 2108.07927) averages whole generators and
+critics, which each site trains with WGAN-GP and pac 10.
 """
 
 from __future__ import annotations
@@ -66,33 +66,27 @@ _BETAS = (0.5, 0.9)  # of Adam, as in CTGAN
 class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="critic"):
     """Hyperparameters of CTGAN's critic, which distinguishes rows from fakes (generated rows); sites train it.
 
-    The ``layout`` that methods take (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of
-    values) each column of an encoded row has, and which columns are numbers. The critic has hidden layers of the widths
-    ``hidden``; its input is a row's vector and condition (one token of the row, as a one-hot vector over all tokens).
-    CTGAN's dropout is left out, so that a row's condition is the only randomness in its loss. It implements
-    :class:`~fedsynth.deep.networks.Network`.
+    The critic has hidden layers of the widths ``hidden``; its input is a row's vector and condition (one token of the
+    row, as a one-hot vector over all tokens). CTGAN's dropout is left out, so that a row's condition is the only
+    randomness in its loss. It implements :class:`~fedsynth.deep.networks.Network`.
     """
 
     hidden: Widths = (256, 256)
 
     def shapes(self, layout: BatchLayout) -> Shapes:
-        """Return the shapes of the layers' parameters, for rows of this ``layout``; the last layer gives the score."""
+        """Return the shapes of the layers' parameters; the last layer gives the score."""
         coded = OneHot.of(layout)
         return layers((coded.width + coded.hot, *self.hidden, 1))
 
     def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
+        """Return PyTorch's default initial weights of linear layers."""
         return linear_default(self.shapes(layout), rng)
 
     def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
-        """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
+        """Return the function that computes the rows' losses, log(1 + exp(-score)) for a real row.
 
-        The loss of a real row is log(1 + exp(-score)). The function takes a :class:`~fedsynth.deep.dpsgd.Tape` (a
-        forward pass with certain parameters) and positions of rows in the batch (a slice or tensor), and returns their
-        losses, shape ``(rows,)``. The batch (:class:`~fedsynth.deep.encoders.EncodedBatch`) holds rows of this
-        ``layout``. A row's condition is its own token (code of a value) in one column, which ``rng`` draws here, once
-        and for each row by itself, uniformly from all columns with more than one token. A number's token is that of the
-        group of values that it lies in. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        A row's condition is its own token in one column, drawn for each row uniformly from all columns with more than
+        one token. A number's token is that of the group of values that it lies in.
         """
         vectors = RowVectors(layout, batch)
         coded, hot = vectors.coded, vectors.hot
@@ -110,11 +104,7 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
         return loss
 
     def scores(self, tape: Tape, x: Tensor, condition: Tensor) -> Tensor:
-        """Return the score of each row, shape ``(rows,)``; large scores mean real rows.
-
-        ``x`` are rows as vectors, shape ``(rows, width)`` (:class:`~fedsynth.deep.one_hot.OneHot`), ``condition``
-        their conditions as one-hot vectors over all tokens; ``tape`` holds the parameters of the forward pass.
-        """
+        """Return the scores ``(rows,)`` of vectors ``x`` with one-hot ``condition``; large ones mean real rows."""
         from torch import cat
         from torch.nn.functional import leaky_relu
 
@@ -126,34 +116,28 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="generator"):
     """Hyperparameters of CTGAN's generator, which makes fakes (generated rows); the server alone trains it.
 
-    The ``layout`` that methods take (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of
-    values) each column of an encoded row has, and which columns are numbers. The generator's inputs are ``noise``
-    normal numbers and a condition (a token that the row should have, as a one-hot vector over all tokens). ``hidden``
-    are the widths of its residual layers: each layer's output is concatenated with its input, as in CTGAN. With CTGAN's
-    BatchNorm, each row of a batch would change all others, and sampled rows would depend on running means. Here each
-    row is normalised by itself (LayerNorm without weights), so layers keep their scale however large the weights grow.
+    The generator's inputs are ``noise`` normal numbers and a condition (a token that the row should have, as a one-hot
+    vector over all tokens). ``hidden`` are the widths of its residual layers: each layer's output is concatenated with
+    its input, as in CTGAN. With CTGAN's BatchNorm, each row of a batch would change all others, and sampled rows would
+    depend on running means. Here each row is normalised by itself (LayerNorm without weights), so layers keep their
+    scale however large the weights grow.
     """
 
     noise: Annotated[int, msgspec.Meta(ge=2, le=256)] = 128
     hidden: Widths = (256, 256)
 
     def shapes(self, layout: BatchLayout) -> Shapes:
-        """Return the shapes of the layers' parameters, for rows of this ``layout``; the last gives the outputs."""
+        """Return the shapes of the layers' parameters; the last gives the outputs."""
         coded = OneHot.of(layout)
         inputs = itertools.accumulate(self.hidden, initial=self.noise + coded.hot)
         return tuple(shape for pair in zip(inputs, (*self.hidden, coded.width), strict=True) for shape in dense(*pair))
 
     def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
+        """Return PyTorch's default initial weights of linear layers."""
         return linear_default(self.shapes(layout), rng)
 
     def outputs(self, tape: Tape, noise: Tensor, condition: Tensor) -> Tensor:
-        """Return fakes as vectors of scalars before their tanh, followed by logits, shape ``(rows, width)``.
-
-        A vector has one scalar per number and one logit per token of each column with more than one
-        (:class:`~fedsynth.deep.one_hot.OneHot`). ``noise`` are standard normal, shape ``(rows, noise)``;
-        ``condition`` are one-hot vectors over all tokens; ``tape`` holds the parameters of the forward pass.
-        """
+        """Return fakes for normal ``noise`` and one-hot ``condition``: scalars before their tanh, then logits."""
         from torch import cat
         from torch.nn.functional import layer_norm
 
@@ -168,12 +152,10 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
 
 
 def shares_of(cells: Sequence[AdaptiveBins]) -> Floats:
-    """Return the share of each token (code of a value) in its column, to draw a GAN's conditions from.
+    """Return the share of each token in its column, to draw a GAN's conditions from, by released counts.
 
-    Shares follow from released (published, usually noisy) counts. There is one entry of ``cells``
-    (:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`) per column, whose groups are its tokens. The result is flat,
-    with one block per column in order; columns with one token have no block. In a column without counts, all tokens
-    have equal shares.
+    The result is flat, with one block per column in order; columns with one token have no block. In a column without
+    counts, all tokens have equal shares.
     """
     parts = [np.zeros(0)]
     for column in cells:
@@ -186,10 +168,8 @@ def shares_of(cells: Sequence[AdaptiveBins]) -> Floats:
 def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Generator) -> Integers:
     """Draw a condition (a token that the row should have) for each of ``rows`` rows, to generate fakes.
 
-    The column is drawn uniformly, its token in proportion to ``shares`` (those of :func:`shares_of`). ``coded`` is the
-    layout of rows as vectors, with one block of entries per column and one entry per token. Returns each token's
-    position among the tokens of all blocks, int64, shape ``(rows, 1)``; ``(rows, 0)`` if no column has more than one
-    token.
+    The column is drawn uniformly, its token in proportion to ``shares`` (:func:`shares_of`). Returns each token's
+    position among the tokens of all blocks, int64, shape ``(rows, 1)``; ``(rows, 0)`` without blocks.
     """
     if not coded.columns:
         return np.zeros((rows, 0), dtype=np.int64)
@@ -203,12 +183,7 @@ def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Gen
 
 
 def check_shares(shares: Floats, layout: BatchLayout) -> None:
-    """Raise :class:`InvalidParameter` unless a GAN's conditions can be drawn from ``shares``.
-
-    :func:`draw_conditions` needs one finite, non-negative number per token (code of a value) of the columns that have
-    more than one token, flat, with a positive one in each of these columns. ``layout`` says how many tokens each column
-    has.
-    """
+    """Raise :class:`InvalidParameter` unless a GAN's conditions can be drawn from ``shares`` (:func:`shares_of`)."""
     coded = OneHot.of(layout)
     if shares.shape != (coded.hot,) or not (np.isfinite(shares).all() and (shares >= 0).all()):
         raise InvalidParameter(f"conditions need one non-negative, finite share for each of {coded.hot} tokens")
@@ -224,15 +199,11 @@ def check_shares(shares: Floats, layout: BatchLayout) -> None:
 class Adversaries:
     """The two networks of a GAN in training at the server, which sees only released (noisy) sums of gradients.
 
-    ``critic`` and ``generator`` are the networks' hyperparameters, ``critic_weights`` and ``generator_weights`` their
-    current parameters, flat, float32. ``layout`` (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens
-    (codes of values) each column of an encoded row has, and which columns are numbers. ``shares`` are the released
-    shares of tokens (:func:`shares_of`), by which conditions (tokens that fakes should have) are drawn. ``clip`` bounds
-    the L2 norm of the critic's gradient for each fake; sites clip that of each row to the same norm, since clipping
-    only one of them would give the other more weight. ``fakes`` is the number of fakes (generated rows) in each step,
-    separately for each network; ``critic_adam`` and ``generator_adam`` are the optimisers
-    (:class:`~fedsynth.deep.networks.Adam`), made here; they keep their moments between steps. Their learning rate is
-    ``rate``. Raises :class:`InvalidParameter` for arguments that do not fit together.
+    The weights are flat, float32. Conditions are drawn by ``shares`` (:func:`shares_of`). ``clip`` bounds the L2 norm
+    of the critic's gradient for each fake; sites clip that of each row to the same norm, since clipping only one of
+    them would give the other more weight. ``fakes`` is the number of fakes (generated rows) in each step, separately
+    for each network. Both optimisers (:class:`~fedsynth.deep.networks.Adam`) have the learning rate ``rate`` and keep
+    their moments between steps. Raises :class:`InvalidParameter` for arguments that do not fit together.
     """
 
     critic: Critic
@@ -248,7 +219,6 @@ class Adversaries:
     generator_adam: Adam = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for arguments that do not fit together; initialise both optimisers."""
         check_weights(self.critic_weights, self.critic.shapes(self.layout))
         check_weights(self.generator_weights, self.generator.shapes(self.layout))
         check_shares(self.shares, self.layout)
@@ -258,7 +228,7 @@ class Adversaries:
         self.generator_adam = Adam(len(self.generator_weights), self.rate, _BETAS)
 
     def step(self, real: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Update the critic, then the generator; return the critic's new weights, flat, float32, to send to the sites.
+        """Update the critic, then the generator; return the critic's new weights, to send to the sites.
 
         ``real`` is the sites' part of the critic's gradient: the released (noisy) sum of its clipped gradients over the
         sampled rows, divided by the expected number of these rows; flat. Fakes are generated from ``rng``.
@@ -268,11 +238,7 @@ class Adversaries:
         return self.critic_weights
 
     def critic_fake_gradient(self, rng: np.random.Generator) -> Floats:
-        """Return the mean of the critic's clipped gradients over newly generated rows (fakes), flat, float64.
-
-        A fake's loss is log(1 + exp(score)). The fakes' noise and conditions (tokens that fakes should have) are drawn
-        from ``rng``.
-        """
+        """Return the mean of the critic's clipped gradients over new fakes, float64; loss log(1 + exp(score))."""
         require_torch()
         import torch
         from torch.nn.functional import softplus
@@ -291,11 +257,7 @@ class Adversaries:
         return clipped_sum(loss, parameters, self.fakes, self.clip) / self.fakes
 
     def generator_gradient(self, rng: np.random.Generator) -> Floats:
-        """Return the gradient of the generator's mean loss over newly generated rows (fakes), flat, float64.
-
-        A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition, a token that it should have in
-        some column. The fakes' noise and conditions are drawn from ``rng``.
-        """
+        """Return the gradient of fakes' mean loss: log(1 + exp(-score)) plus the condition's cross-entropy."""
         require_torch()
         import torch
         from torch.nn.functional import log_softmax, softplus
@@ -342,12 +304,9 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TabularGAN:
     """A model that samples rows from a trained generator (CTGAN), with conditions drawn by ``shares``.
 
-    A condition is a token (code of a value) that the row should have. ``network`` are the generator's hyperparameters,
-    ``weights`` are the parameters, flat, float32, ``shares`` the released shares of tokens (:func:`shares_of`) and
-    ``total`` is the estimated number of records. ``layout`` (:class:`~fedsynth.deep.encoders.BatchLayout`) says how
-    many tokens each column of the drawn rows has, and which columns are numbers. Tokens are drawn from the softmax of
-    their logits, which equals in law CTGAN's argmax of logits plus Gumbel noise. Raises :class:`InvalidParameter` for
-    weights or shares that do not fit the network.
+    ``weights`` are flat, float32, ``shares`` the released shares of tokens (:func:`shares_of`) and ``total`` is the
+    estimated number of records. Tokens are drawn from the softmax of their logits, which equals in law CTGAN's argmax
+    of logits plus Gumbel noise. Raises :class:`InvalidParameter` for weights or shares that do not fit the network.
     """
 
     network: Generator
@@ -358,18 +317,11 @@ class TabularGAN:
     kind: ClassVar[str] = "gan"
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for weights or shares that do not fit the network."""
         check_weights(self.weights, self.network.shapes(self.layout))
         check_shares(self.shares, self.layout)
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
-
-        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place,
-        from 0 to below 1, is the share of the token's rows below the number. All randomness comes from ``rng``;
-        ``device`` evaluates the network ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported`
-        if PyTorch, or a GPU that was named, is missing.
-        """
+        """Draw rows (:func:`~fedsynth.deep.encoders.codes_of`); ``device`` evaluates the network."""
         coded = OneHot.of(self.layout)
         outputs_of = computing(self.weights, self.network.shapes(self.layout), self.network.outputs, device)
 
@@ -385,23 +337,16 @@ class TabularGAN:
         return codes_of(in_parts(rows, draw), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
-        """Return a rejection sampler of rows given ``evidence``: conditions on columns, by position.
-
-        Returns ``None`` if the evidence excludes all tokens (codes of values) of some column.
-        """
+        """Return a rejection sampler given ``evidence``; ``None`` if it excludes all tokens of some column."""
         return kept(self, self.layout, evidence)
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the network draws for each column: tokens, and places in those of numbers."""
+        """Tokens, and places in those of numbers."""
         return self.layout.drawn_columns
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`).
-
-        The JSON values are the network's hyperparameters, ``layout`` and ``total``; the arrays are ``weights`` and
-        ``shares``.
-        """
+        """Return the model as JSON values and named arrays."""
         meta = {
             "network": msgspec.to_builtins(self.network),
             "layout": [list(part) for part in self.layout],
@@ -411,10 +356,7 @@ class TabularGAN:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularGAN:
-        """Restore the model, exactly, from both results of :meth:`to_arrays`.
-
-        Raises :class:`InvalidParameter` for anything else.
-        """
+        """Restore the model exactly; raises :class:`InvalidParameter` for anything else."""
         saved = read_head(meta, _Saved)
         layout = saved.layout.layout()
         shares = read_floats(arrays, "shares", (OneHot.of(layout).hot,), 0)

@@ -1,7 +1,7 @@
 """Common parts of all neural networks: their interface, initial weights and the optimiser.
 
-A network is a frozen struct of public hyperparameters, so it can be part of a query, the server's request to sites; its
-weights are one flat vector. Modules with networks import PyTorch only when it is used.
+A network is a frozen struct of public hyperparameters, so it can be part of a query; its weights are one flat vector.
+Modules with networks import PyTorch only when it is used.
 """
 
 from __future__ import annotations
@@ -25,28 +25,23 @@ Shapes = tuple[tuple[int, ...], ...]
 class Network(Protocol):
     """Interface of a neural network that sites train: public hyperparameters, with a loss for each single row.
 
-    Its weights are a separate flat vector. A query for training (:class:`fedsynth.deep.training.NetworkTraining`)
-    contains the network; sites receive the weights beside it and compute the losses of their own encoded rows. The
-    ``layout`` that methods take (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of values)
-    each column of an encoded row has, and which columns are numbers.
+    A query for training (:class:`fedsynth.deep.training.NetworkTraining`) contains the network; sites receive the
+    weights beside it and compute the losses of their own encoded rows, of a ``layout``.
     """
 
     def shapes(self, layout: BatchLayout) -> Shapes:
-        """Return the shapes of the trained parameters, in the order in which the flat vector of weights holds them.
-
-        The network reads rows of this ``layout``.
-        """
+        """Return the shapes of the trained parameters, in the order in which the flat vector of weights holds them."""
 
     def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return random initial weights as one flat vector, float32, for rows of this ``layout``."""
+        """Return random initial weights as one flat vector, float32."""
 
     def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
         """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
-        ``batch`` (:class:`~fedsynth.deep.encoders.EncodedBatch`) holds rows of this ``layout``. ``rng`` draws each
-        row's own randomness (noise, time) here, once. The result takes a :class:`~fedsynth.deep.dpsgd.Tape` (a
-        forward pass with certain parameters) and positions in the batch (a slice or tensor), and returns the losses of
-        these rows, shape ``(rows,)``. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        ``rng`` draws each row's own randomness (noise, time) here, once. The result takes a
+        :class:`~fedsynth.deep.dpsgd.Tape` (a forward pass with certain parameters) and positions in the batch (a slice
+        or tensor), and returns the losses of these rows, shape ``(rows,)``. Raises
+        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
 
 
@@ -56,10 +51,7 @@ def size_of(shapes: Shapes) -> int:
 
 
 def numbers_of_row(shapes: Shapes) -> int:
-    """Return the number of layer inputs and outputs for one row, which training must keep in memory.
-
-    ``shapes`` are those of the network's parameters; only matrices count, each as its inputs plus its outputs.
-    """
+    """Return the number of layer inputs and outputs for one row, which training must keep in memory."""
     return sum(sum(shape) for shape in shapes if len(shape) == 2)
 
 
@@ -69,10 +61,7 @@ def dense(inputs: int, outputs: int) -> Shapes:
 
 
 def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]]:
-    """Return initial parameters of a network, float32, of these ``shapes``, after Glorot & Bengio (AISTATS 2010).
-
-    Matrices are uniform, with a variance that depends on their size; biases (vectors) are zero.
-    """
+    """Return initial parameters, float32, after Glorot & Bengio (AISTATS 2010): uniform matrices, zero biases."""
     found = []
     for shape in shapes:
         reach = math.sqrt(6 / sum(shape)) if len(shape) == 2 else 0.0
@@ -83,10 +72,10 @@ def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]
 class Adam:
     """The Adam optimiser (Kingma & Ba, arXiv 1412.6980) at the server, with equal results on every machine.
 
-    ``cells`` is the number of weights, ``learning_rate`` the step size; ``betas`` are the decay rates of both moments,
-    which start at zero and are kept between steps. Results are equal because it computes in float64, one operation at a
-    time. A run that resumes on another machine thus sends exactly the same weights to sites, unless the server computes
-    gradients itself: the gradients of a GAN's fakes differ in the last bits between machines.
+    ``betas`` are the decay rates of both moments, which start at zero and are kept between steps. Results are equal
+    because it computes in float64, one operation at a time. A run that resumes on another machine thus sends exactly
+    the same weights to sites, unless the server computes gradients itself: the gradients of a GAN's fakes differ in the
+    last bits between machines.
     """
 
     def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
@@ -95,7 +84,7 @@ class Adam:
         self.first, self.second, self.steps = np.zeros(cells), np.zeros(cells), 0
 
     def step(self, weights: NDArray[np.float32], slope: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the weights, float32, after one step against the gradient ``slope``; both have shape ``(cells,)``."""
+        """Return the weights after one step against the gradient ``slope``; both have shape ``(cells,)``."""
         self.steps += 1
         beta1, beta2 = self.betas
         self.first = beta1 * self.first + (1 - beta1) * slope

@@ -1,9 +1,8 @@
 """Rows as real vectors, as in TVAE and CTGAN (Xu et al., arXiv 1907.00503).
 
-A row is encoded as a token (code of a value or group of values) for each column and, for each number, a place within
-its token, from 0 to 1. A vector has one scalar from -1 to 1 for each number (its scaled place), followed by a one-hot
-block for each column with more than one token; a column with one token has no information and no block. Networks output
-scalars before a tanh, and blocks as logits.
+A vector has one scalar from -1 to 1 for each number (its scaled place), followed by a one-hot block for each column
+with more than one token (:mod:`fedsynth.deep.encoders`); a column with one token has no information and no block.
+Networks output scalars before a tanh, and blocks as logits.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ _AT_ONCE = 4096  # rows sampled together
 class OneHot(NamedTuple):
     """Layout of a row as a real vector, as in CTGAN: scalars for numbers, then a one-hot block for each column.
 
-    A vector has ``numbers`` scalars from -1 to 1 (the places of numbers within their tokens), then a block of
-    ``sizes[i]`` entries, one for each token (code of a value), for the column at position ``columns[i]``. Columns with
-    only one token have no block.
+    A vector has ``numbers`` scalars from -1 to 1, then a block of ``sizes[i]`` entries, one for each token, for the
+    column at position ``columns[i]``.
     """
 
     numbers: int
@@ -54,11 +52,7 @@ class OneHot(NamedTuple):
 
     @classmethod
     def of(cls, layout: BatchLayout) -> OneHot:
-        """Return where scalars and one-hot blocks lie in the vectors of encoded rows.
-
-        ``layout`` says how many tokens (codes of values) each column of an encoded row has, and which columns are
-        numbers.
-        """
+        """Return where scalars and one-hot blocks lie in the vectors of encoded rows."""
         columns = tuple(at for at, tokens in enumerate(layout.tokens) if tokens > 1)
         return cls(len(layout.numbers), columns, tuple(layout.tokens[at] for at in columns))
 
@@ -69,7 +63,7 @@ class OneHot(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Length of a vector that stands for a row: its scalars and its one-hot blocks."""
+        """Length of a vector."""
         return self.numbers + self.hot
 
     @property
@@ -78,10 +72,7 @@ class OneHot(NamedTuple):
         return list(itertools.accumulate(self.sizes, initial=0))[:-1]
 
     def blocks(self, x: Any) -> list[Any]:
-        """Return views of the one-hot blocks of vectors, each of shape ``(rows, size)``.
-
-        ``x`` holds the vectors, an array or tensor of shape ``(rows, width)``.
-        """
+        """Return views ``(rows, size)`` of the one-hot blocks of vectors ``(rows, width)``, an array or tensor."""
         hot = x[:, self.numbers :]
         if isinstance(hot, np.ndarray):
             return [hot[:, at : at + size] for at, size in zip(self.starts, self.sizes, strict=True)]
@@ -96,12 +87,10 @@ def require_torch() -> None:
 class RowVectors:
     """Rows of a ``batch`` as real vectors (:class:`OneHot`), made on request: all at once would exhaust the memory.
 
-    ``batch`` holds encoded rows: tokens (codes of values), and places of numbers within tokens. Calling the object with
-    rows (a slice or tensor of positions) and a device returns their vectors, a float32 tensor of shape
-    ``(rows, width)``. Attributes: ``coded`` is the layout of the vectors; ``tokens``, shape ``(rows, blocks)``, holds
-    the token of each row's one-hot blocks; ``hot``, of the same shape, the position of each block's 1, counted from the
-    start of the first block; ``scalars``, shape ``(rows, numbers)``, are from -1 to 1. Raises
-    :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+    Calling the object with rows (a slice or tensor of positions) and a device returns their vectors, a float32 tensor
+    of shape ``(rows, width)``. ``coded`` is the layout of the vectors; ``tokens``, shape ``(rows, blocks)``, holds the
+    token of each row's one-hot blocks; ``hot``, of the same shape, the position of each block's 1, counted from the
+    start of the first block; ``scalars``, shape ``(rows, numbers)``, are from -1 to 1.
     """
 
     def __init__(self, layout: BatchLayout, batch: EncodedBatch) -> None:
@@ -120,40 +109,26 @@ class RowVectors:
 
 
 def written(scalars: Tensor, hot: Tensor, size: int) -> Tensor:
-    """Return vectors: ``scalars``, followed by ``size`` entries that are 1 at the positions ``hot`` and 0 elsewhere.
-
-    ``scalars`` has shape ``(rows, numbers)``; ``hot``, shape ``(rows, ones)``, counts from the first entry after the
-    scalars. The result has shape ``(rows, numbers + size)``.
-    """
+    """Return vectors: ``scalars``, followed by ``size`` entries that are 1 at the positions ``hot`` and 0 elsewhere."""
     x = scalars.new_zeros(len(scalars), scalars.shape[1] + size)
     x[:, : scalars.shape[1]] = scalars
     return x.scatter_(1, hot + scalars.shape[1], 1.0)
 
 
 def layers(widths: Sequence[int]) -> Shapes:
-    """Return the shapes of the parameters of consecutive linear layers.
-
-    ``widths`` holds the first layer's number of inputs, then each layer's number of outputs.
-    """
+    """Return the shapes of the parameters of consecutive linear layers from the first one's inputs to all outputs."""
     return tuple(shape for pair in itertools.pairwise(widths) for shape in dense(*pair))
 
 
 def perceptron(tape: Tape, at: int, x: Tensor, many: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply ``many`` linear layers to ``x``, shape ``(rows, inputs)``, each followed by ``activation``.
-
-    ``tape`` holds the parameters of the forward pass; the first layer's weight is at position ``at``, its bias at the
-    next, and so on.
-    """
+    """Apply ``many`` linear layers with parameters from position ``at`` on, each followed by ``activation``."""
     for layer in range(many):
         x = activation(tape.linear(at + 2 * layer, x))
     return x
 
 
 def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return PyTorch's default initial weights, flat, float32: weights and biases uniform within +-1 / sqrt(inputs).
-
-    ``shapes`` alternates the weight and the bias of each linear layer.
-    """
+    """Return PyTorch's default initial weights of linear layers, float32: uniform within +-1 / sqrt(inputs)."""
     parts = []
     for weight, bias in zip(shapes[::2], shapes[1::2], strict=True):
         reach = 1 / math.sqrt(max(1, weight[1]))
@@ -168,9 +143,9 @@ def computing(
 
     Outputs lie between +-1e30, and NaN gives 0: weights of a hostile file may make a network overflow.
 
-    ``weights`` are flat and are split by ``shapes``. The function computes ``forward(tape, *tensors)``, where ``tape``
-    holds the weights. ``device`` "auto" is the configured device (:mod:`fedsynth.privacy.device`). Raises
-    :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
+    The function computes ``forward(tape, *tensors)`` with the flat ``weights``, split by ``shapes``. ``device`` "auto"
+    is the configured device (:mod:`fedsynth.privacy.device`). Raises :class:`~fedsynth.errors.Unsupported` if PyTorch,
+    or a GPU that was named, is missing.
     """
     require_torch()
     import torch
@@ -192,11 +167,10 @@ def computing(
 def drawn(
     coded: OneHot, layout: BatchLayout, outputs: NDArray[np.float32], rng: np.random.Generator | None
 ) -> Integers:
-    """Draw a token (code of a value) for each column of each row from a network's ``outputs``.
+    """Draw a token for each column of each row from a network's ``outputs``, shape ``(rows, width)``.
 
-    Returns int64, shape ``(rows, columns)``. ``outputs``, shape ``(rows, width)``, hold logits in the blocks of the
-    vectors that ``coded`` describes. Tokens are drawn from the softmax of their block; without ``rng``, the largest
-    logit is taken. Columns without a block get token 0. ``layout`` says how many columns the rows have.
+    Returns int64, shape ``(rows, columns)``. Tokens are drawn from the softmax of their block; without ``rng``, the
+    largest logit is taken. Columns without a block get token 0.
     """
     tokens = np.zeros((len(outputs), len(layout.tokens)), dtype=np.int64)
     for at, logits in zip(coded.columns, coded.blocks(outputs), strict=True):
@@ -217,21 +191,13 @@ def in_parts(rows: int, draw: Callable[[int], EncodedBatch]) -> EncodedBatch:
 
 
 def kept(model: Sampler, layout: BatchLayout, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
-    """Return a rejection sampler of a neural network's rows given ``evidence``: conditions on columns, by position.
-
-    Returns ``None`` if the evidence excludes all tokens (codes of values) of some column. ``layout`` says how many
-    tokens each column of the ``model``'s rows has.
-    """
+    """Return a rejection sampler of a network's rows; ``None`` if ``evidence`` excludes all tokens of some column."""
     if any(not known.likelihood(np.arange(layout.tokens[at])).any() for at, known in evidence.items()):
         return None
     return RejectionSampler(model, evidence)
 
 
 def places_of(scalars: Any) -> Floats:
-    """Convert a network's ``scalars`` (-1 to 1) to places of numbers (0 to 1), float64, of the same shape.
-
-    A place is a number's position within its token, or code (:class:`~fedsynth.deep.encoders.CellPlaces`). NaN gives
-    0.5.
-    """
+    """Convert a network's ``scalars`` (-1 to 1) to places of numbers (0 to 1), float64; NaN gives 0.5."""
     found: Floats = np.clip((np.nan_to_num(scalars.astype(np.float64)) + 1) / 2, 0, 1)
     return found

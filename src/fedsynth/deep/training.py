@@ -1,10 +1,10 @@
 """Training networks over sites: the queries that sites answer, and the two training loops.
 
 There are two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum per step (:class:`GradientSum`),
-noised like any other sum (the trust model says who adds the noise); it gives the better rows at equal epsilon. In
-FedAvg (McMahan et al., arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the
-site's own noise, and the server averages the results. Without privacy both run without noise; gradient sums, or the
-changes of the weights, are rounded to multiples of a power of 2 then, too.
+noised like any other sum; it gives the better rows at equal epsilon. In FedAvg (McMahan et al., arXiv 1602.05629) sites
+take several steps on their own (:class:`LocalTraining`), each with the site's own noise, and the server averages the
+results. Without privacy both run without noise; gradient sums, or the changes of the weights, are rounded to multiples
+of a power of 2 then, too.
 """
 
 from __future__ import annotations
@@ -101,12 +101,10 @@ Sizes = Annotated[
 class NetworkTraining(Training, frozen=True):
     """Common part of the two training queries: :class:`GradientSum` (DP-FedSGD) and :class:`LocalTraining` (FedAvg).
 
-    A site computes, from its own rows, clipped gradients of ``network`` (its public hyperparameters) on rows encoded by
-    ``encoders`` (:class:`~fedsynth.deep.encoders.Encoder`), one for each column. The gradient of each row is clipped
-    to the L2 norm ``clip`` (0: not clipped, and no noise is possible). Sums of clipped gradients, and changes of
-    weights, are rounded to multiples of ``2^-grid``. ``rate`` is the probability with which a row is sampled in a step
-    (not used in batches), and ``weights`` the SHA-256 digest of the network's weights, which are sent beside the query
-    (see :class:`~fedsynth.federation.query.Training`).
+    A site computes, from its own rows, clipped gradients of ``network`` on rows encoded by ``encoders``. The gradient
+    of each row is clipped to the L2 norm ``clip`` (0: not clipped, and no noise is possible). Sums of clipped
+    gradients, and changes of weights, are rounded to multiples of ``2^-grid``. ``rate`` and ``weights`` are those of
+    :class:`~fedsynth.federation.query.Training`; ``rate`` is not used in batches.
     """
 
     network: Network
@@ -115,7 +113,7 @@ class NetworkTraining(Training, frozen=True):
     grid: Annotated[int, msgspec.Meta(ge=0, le=40)]
 
     def __post_init__(self) -> None:
-        """Refuse a negative clip norm and -0.0, a second encoding of the same value."""
+        """Refuse a clip norm of -0.0, a second encoding of the same value."""
         if math.copysign(1, self.clip) < 0:
             raise InvalidParameter("clip = -0.0 is not allowed; give a positive number, or 0")
 
@@ -128,14 +126,14 @@ class NetworkTraining(Training, frozen=True):
     def device(self) -> str:
         """Device on which this machine trains: "cpu" or "cuda".
 
-        Clipped gradients are computed on a GPU only if the machine's operator names it, by ``--device`` or the
-        environment (:func:`~fedsynth.privacy.device.device`). Raises :class:`Unsupported` if that GPU is missing.
+        Clipped gradients are computed on a GPU only if the machine's operator names it
+        (:func:`~fedsynth.privacy.device.device`). Raises :class:`Unsupported` if that GPU is missing.
         """
         return device(clipped=self.clipped)
 
     @property
     def layout(self) -> BatchLayout:
-        """Layout of the network's input: numbers of tokens (distinguished values) by column, and which are numeric."""
+        """Layout of the network's input."""
         return BatchLayout.of(self.encoders)
 
     @property
@@ -149,7 +147,6 @@ class NetworkTraining(Training, frozen=True):
         These are encoders that do not cover the schema's columns and values, a ``grid`` so coarse that rounding would
         exceed a thousandth of ``clip`` or so fine that sums might overflow, and networks whose layers hold more than
         65,536 numbers per row. These public numbers also bound the memory for gradients, however many rows are drawn.
-        The federation and every site call this before any privacy cost is charged.
         """
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
@@ -164,10 +161,7 @@ class NetworkTraining(Training, frozen=True):
 
     @classmethod
     def require(cls) -> None:
-        """Raise :class:`Unsupported` if this machine has no PyTorch, or not the GPU that its operator named.
-
-        It is called before any privacy cost is charged.
-        """
+        """Raise :class:`Unsupported` if this machine has no PyTorch, or not the GPU that its operator named."""
         if find_spec("torch") is None:
             raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
         device(clipped=True)  # raises if a named GPU is missing
@@ -194,56 +188,44 @@ class NetworkTraining(Training, frozen=True):
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the sum of a step in which it is sampled, in L1 and L2.
 
-        The unit is a step of the grid, 2^-grid, and the noise is sized by the bound. The proof is in
-        :mod:`fedsynth.deep.dpsgd`: in L2 the bound is 2^grid clip, times 1 + 1/32 for rounding in floats, plus
-        sqrt(d) for rounding to the grid, for d weights. In L1 it is at most sqrt(d) times that, and a replacement is a
-        removal and an addition.
+        In L2 the bound, in steps of the grid, is 2^grid clip, times 1 + 1/32 for rounding in floats, plus sqrt(d) for
+        rounding to the grid, for d weights (proof: :mod:`fedsynth.deep.dpsgd`). In L1 it is at most sqrt(d) times that,
+        and a replacement is a removal and an addition.
         """
         cells = self.cells(schema)
         l2 = math.ldexp(self.clip, self.grid) * (1 + 2.0**-5) + math.sqrt(cells)
         return Sensitivity(math.sqrt(cells) * l2, l2)
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: one for each weight of the network."""
+        """Return the number of weights of the network."""
         return size_of(self.shapes)
 
     def seconds(self, schema: Schema, rows: int) -> float:
         """Return the seconds that training on a site's ``rows`` rows takes on one slow core, from public numbers alone.
 
-        The estimate is four times what all steps (drawing rows, encoding, matrix products and noise) took on one core
-        when they were measured for this formula. Steps include the rows by which drawn ones are padded, and clipped
-        gradients the passes in which this machine's rounding is tried (:meth:`require_rounding`).
+        The estimate is four times what all steps took on one core when they were measured for this formula. Steps
+        include the rows by which drawn ones are padded, and clipped gradients the passes in which this machine's
+        rounding is tried.
         """
         return self._seconds(schema, rows * self.rate) + self.steps * rows * _SECONDS_TO_DRAW
 
     def _seconds(self, schema: Schema, drawn: float) -> float:
-        """Return the seconds of all steps, each on ``drawn`` rows."""
         cells = self.cells(schema)
         of_row = _SECONDS_OF_ROW * (1 + len(self.encoders) / 10) + _SECONDS_OF_PRODUCT * cells
         tried = _PADDED * (1 + _ORDERS) * of_row if self.clipped else 0.0
         return tried + self.steps * ((drawn + _PADDED) * of_row + _SECONDS_OF_WEIGHT * cells)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
-
-        Each entry of a clipped gradient is bounded by its norm, plus what rounding adds; without clipping the bound is
-        2^31 - 1. The server rejects answers that no rows could give, unless they are masked (secure sums).
-        """
+        """Return bounds: the clip norm plus what rounding adds or, without clipping, 2^31 - 1."""
         most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
         return -most, most
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return one array in a list: the integers ``flat`` in units of the gradient (or of the weights).
-
-        ``flat`` and the array have one entry for each weight of the network, shape ``(weights,)``.
-        """
+        """Return the integers in units of the gradient (or of the weights), shape ``(weights,)``, as the only array."""
         return [np.ldexp(flat.astype(np.float64), -self.grid)]
 
     def stds(self, std: float) -> list[float]:
-        """Return a list with the standard deviation of the noise in the array of :meth:`split`, in its unit.
-
-        ``std`` is the standard deviation of the noise in the released integers.
-        """
+        """Return the standard deviation of the noise in the array of :meth:`split`, in its unit."""
         return [math.ldexp(std, -self.grid)]
 
     @property
@@ -267,30 +249,19 @@ class NetworkTraining(Training, frozen=True):
 
 
 class GradientSum(NetworkTraining, frozen=True):
-    """Query for one step of DP-SGD: the sum over sites of the clipped gradients of randomly sampled rows.
-
-    As for any other sum, the trust model says who adds the noise. The fields (``network``, ``encoders``, ``clip``,
-    ``grid``, ``rate``, ``weights``) are described at :class:`NetworkTraining`.
-    """
+    """Query for one step of DP-SGD: the sum over sites of the clipped gradients of randomly sampled rows."""
 
     kind: ClassVar[str] = "gradient-sum"
     verb: ClassVar[str] = "sum"
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` if ``clip`` is 0: unclipped gradients have no bound, and thus no sensitivity.
-
-        It also refuses what :meth:`NetworkTraining.check` refuses.
-        """
+        """Raise :class:`InvalidParameter` also if ``clip`` is 0: unclipped gradients have no sensitivity."""
         if not self.clip:
             raise InvalidParameter("a gradient sum needs a clip norm; give one above 0")
         super().check(schema)
 
     def trained(self, rows: Table, weights: Weights, draws: SiteRandomness) -> Integers:
-        """Return a site's sum of clipped gradients of the rows it samples, shape ``(weights,)``, int64.
-
-        It is in multiples of 2^-grid. ``rows`` is the site's table, ``weights`` are the network's, and ``draws`` is the
-        site's own randomness: for the sample, and for noise if the site adds it.
-        """
+        """Return a site's sum of clipped gradients of the rows it samples, int64, in multiples of 2^-grid."""
         from fedsynth.deep import dpsgd
 
         return self._step_sum(rows, dpsgd.split(weights, self.shapes, self.device), draws, 0)
@@ -299,14 +270,13 @@ class GradientSum(NetworkTraining, frozen=True):
 class LocalTraining(NetworkTraining, frozen=True):
     """Query for a round of FedAvg: how ``updates`` steps of Adam on a site's own rows change the network's weights.
 
-    The answer is this change times the site's integer weight in the average (:meth:`weights_of`). ``sizes`` (pairs of a
-    site's name and its number of rows) holds numbers that are public or were released before; weights and steps use
-    these, never a site's own count, and a site that it does not name does not train, but answers 0. Exactly one of
-    ``batch`` and ``clip`` is above 0. With ``clip``, each step adds up the clipped gradients of randomly sampled rows,
-    adds the site's own noise (none in a release without noise), and divides by ``rate`` times the site's number in
-    ``sizes``. With ``batch``, as in the papers, a step takes that many rows in random order without clipping, which
-    only a release without noise allows. Adam's moments start anew each round; ``learning_rate`` and the weight
-    ``decay`` are Adam's. The other fields are described at :class:`NetworkTraining`.
+    The answer is this change times the site's integer weight in the average (:meth:`weights_of`). ``sizes`` holds
+    numbers of rows that are public or were released before; weights and steps use these, never a site's own count, and
+    a site that it does not name does not train, but answers 0. Exactly one of ``batch`` and ``clip`` is above 0. With
+    ``clip``, each step adds up the clipped gradients of randomly sampled rows, adds the site's own noise (none in a
+    release without noise), and divides by ``rate`` times the site's number in ``sizes``. With ``batch``, as in the
+    papers, a step takes that many rows in random order without clipping, which only a release without noise allows.
+    Adam's moments start anew each round; ``learning_rate`` and the weight ``decay`` are Adam's.
     """
 
     kind: ClassVar[str] = "local-training"
@@ -320,7 +290,7 @@ class LocalTraining(NetworkTraining, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps of Adam in the round, ``updates``; the privacy cost is that of all of them."""
+        """``updates``; the privacy cost is that of all of them."""
         return self.updates
 
     def check(self, schema: Schema) -> None:
@@ -328,7 +298,7 @@ class LocalTraining(NetworkTraining, frozen=True):
 
         Limits on the work are 2^27 updates times weights times a share of rows (``rate``, or ``batch`` / 2^16; at least
         1/16), 2^24 rows in the batches of a round, and 2^26 numbers in all layers for a batch. A site that ``sizes``
-        names twice and a ``decay`` of -0.0 are also refused, and so is what :meth:`NetworkTraining.check` refuses.
+        names twice and a ``decay`` of -0.0 are also refused.
         """
         super().check(schema)
         if (self.batch > 0) == self.clipped:
@@ -351,19 +321,11 @@ class LocalTraining(NetworkTraining, frozen=True):
             )
 
     def seconds(self, schema: Schema, rows: int) -> float:
-        """Return the seconds that training on a site's ``rows`` rows takes on one slow core, from public numbers alone.
-
-        With batches it does not depend on the number of rows.
-        """
+        """Return the seconds that training takes; with batches, whatever the number of rows."""
         return self._seconds(schema, self.batch) if self.batch else super().seconds(schema, rows)
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
-        """Return the smallest and the largest possible number in a site's answer, its noise included.
-
-        They are minus and plus 2^31 - 1 grid steps, to which a site clips each weight's change, times the largest
-        weight of a site in the average (2^12). ``rows`` and ``noise`` are not used. The server rejects other answers,
-        unless they are masked (secure sums).
-        """
+        """Return bounds: a site clips changes to 2^31 - 1 grid steps, and its weight is at most 2^12."""
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
@@ -376,11 +338,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         return [math.ceil(sizes[site] * _HEAVIEST / most) if site in sizes else 0 for site in sites]
 
     def trained(self, rows: Table, weights: Weights, draws: SiteRandomness) -> Integers:
-        """Return the round's change of the network's weights, times the site's weight: shape ``(weights,)``, int64.
-
-        The change is in multiples of 2^-grid. ``rows`` is the site's table, ``weights`` are the network's before the
-        round, and ``draws`` is the site's own randomness, for samples and noise.
-        """
+        """Return the round's change of the weights, times the site's weight, int64, in multiples of 2^-grid."""
         import torch
 
         from fedsynth.deep import dpsgd
@@ -429,12 +387,12 @@ class LocalTraining(NetworkTraining, frozen=True):
 
 
 def tokens_of(found: Survey, most: int, modes: int = 1) -> list[AdaptiveBins]:
-    """Return, for each column, a survey's bins merged into the groups that networks read as tokens (integer codes).
+    """Return, for each column, a survey's bins merged into the groups that networks read as tokens.
 
-    ``found`` is the result of :func:`~fedsynth.methods.survey.survey`. A categorical column keeps the ``most`` most
-    frequent values, as far as they count at least 8 standard deviations of the noise, and the most frequent one in any
-    case; all others form one more group. A numeric column has at most ``modes`` groups, besides one for missing values;
-    if ``modes`` is above 1, a single value that many rows share is mostly a group of its own.
+    A categorical column keeps the ``most`` most frequent values, as far as they count at least 8 standard deviations of
+    the noise, and the most frequent one in any case; all others form one more group. A numeric column has at most
+    ``modes`` groups, besides one for missing values; if ``modes`` is above 1, a single value that many rows share is
+    mostly a group of its own.
     """
     from fedsynth.models.adaptive_bins import rare_together
 
@@ -459,8 +417,6 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[AdaptiveBins]:
 class TrainingOptions:
     """Training options of the methods :class:`~fedsynth.deep.fedvae.FedVAE` and FedTabDiff.
 
-    Options out of range raise :class:`InvalidParameter`.
-
     Parameters
     ----------
     rounds, updates, batch, learning_rate
@@ -478,8 +434,7 @@ class TrainingOptions:
         ``rate``, and adds its own noise to each. This is noisier than sums over sites at equal epsilon, but needs fewer
         rounds.
     survey_share
-        Share of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
-        rows.
+        Share of the budget for the survey, which defines the encoding of rows.
     size_share
         Share for noisy numbers of rows of the sites, by which FedAvg weights their results (gradient sums need none).
         These numbers must not be declared public (:func:`require_training`).
@@ -502,7 +457,6 @@ class TrainingOptions:
     tokens: int = 256
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(survey_share=self.survey_share, size_share=self.size_share)
         check_shares("training", survey_share=self.survey_share, size_share=self.size_share)
         whole(rounds=self.rounds, steps=self.steps, tokens=self.tokens)
@@ -516,12 +470,10 @@ class TrainingOptions:
             )
 
     def train(self, federation: Federation, network: Network, encoders: Sequence[Encoder], total: float) -> Weights:
-        """Train ``network`` at the sites for the budget left after the survey, and return its weights, flat, float32.
+        """Train ``network`` at the sites for the budget left after the survey, and return its weights.
 
-        ``encoders`` (:class:`~fedsynth.deep.encoders.Encoder`) turn a row into the network's input, one for each
-        column; ``total`` is the released number of records. Raises the errors of all verbs
-        (:class:`~fedsynth.federation.federation.Federation`), :class:`InvalidParameter` also for training that the
-        check of the query (:class:`GradientSum` or :class:`LocalTraining`) refuses.
+        ``total`` is the released number of records. Raises what sums and averages raise, and :class:`InvalidParameter`
+        for training that the check of the query (:class:`GradientSum` or :class:`LocalTraining`) refuses.
         """
         task = TrainingTask(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
@@ -572,11 +524,7 @@ def cosine(step: int, steps: int) -> float:
 
 
 def check_steps(rate: float, clip: float, **learning_rates: float) -> None:
-    """Raise :class:`InvalidParameter`, before budget is spent, for training steps that sites would refuse to take.
-
-    Classes of methods' options call it: ``rate`` is the probability with which a row is sampled, ``clip`` the L2 norm
-    to which its gradient is clipped, and ``learning_rates`` are those of Adam, by their options' names.
-    """
+    """Raise :class:`InvalidParameter`, before budget is spent, for training steps that sites would refuse to take."""
     between(SMALLEST_RATE, 1, rate=rate)
     between(_LEAST_CLIP, _LARGEST_CLIP, clip=clip)
     for name, number in learning_rates.items():
@@ -585,11 +533,7 @@ def check_steps(rate: float, clip: float, **learning_rates: float) -> None:
 
 
 def check_network(network: Network | Generator) -> None:
-    """Raise :class:`InvalidParameter`, before budget is spent, for a network that sites would refuse to train.
-
-    Classes of methods' options call it: the hyperparameters are checked against the bounds that a site applies to a
-    message.
-    """
+    """Raise :class:`InvalidParameter`, before budget is spent, for a network that sites would refuse to train."""
     try:
         msgspec.convert(msgspec.to_builtins(network), type(network))
     except msgspec.ValidationError as error:
@@ -599,10 +543,7 @@ def check_network(network: Network | Generator) -> None:
 
 
 class TrainingTask(NamedTuple):
-    """What is trained: a ``network`` on rows encoded by ``encoders``, one for each column.
-
-    ``total`` is the released number of records of all sites together.
-    """
+    """What is trained: a ``network`` on rows encoded by ``encoders``, of ``total`` records at all sites together."""
 
     network: Network
     encoders: tuple[Encoder, ...]
@@ -610,7 +551,7 @@ class TrainingTask(NamedTuple):
 
     @property
     def layout(self) -> BatchLayout:
-        """Layout of the network's input: numbers of tokens (distinguished values) by column, and which are numeric."""
+        """Layout of the network's input."""
         return BatchLayout.of(self.encoders)
 
 
@@ -638,9 +579,9 @@ def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) 
     """Raise :class:`InvalidParameter`, before budget is spent, for a network that may become too large for sites.
 
     Too large are weights that exceed a message, and layers of more than 65,536 numbers per row. The network's size
-    depends on the number of tokens (distinguished values) of all columns, which is known only after the survey. The
-    check therefore assumes the largest: ``tokens`` per categorical column and one for all its other values, ``modes``
-    per numeric column and one for missing values.
+    depends on the number of tokens of all columns, which is known only after the survey. The check therefore assumes
+    the largest: ``tokens`` per categorical column and one for all its other values, ``modes`` per numeric column and
+    one for missing values.
     """
     numbers = tuple(at for at, column in enumerate(schema.stored) if column.is_number)
     most = tuple(
@@ -668,12 +609,7 @@ def _too_wide(held: int) -> InvalidParameter:
 def mean_slope(
     federation: Federation, task: TrainingTask, weights: Weights, share: float, rate: float, clip: float
 ) -> Floats:
-    """Return the noisy mean clipped gradient of all sites' rows, shape ``(weights,)``, from one sum over sites.
-
-    ``task`` has the network, and ``weights`` are its weights, at which the gradient is taken. Rows are sampled with
-    probability ``rate`` and each gradient is clipped to the L2 norm ``clip``; the sum costs ``share`` of the budget,
-    for which its noise is the smaller the lower ``rate`` is.
-    """
+    """Return the noisy mean clipped gradient of all sites' rows, ``(weights,)``, from one sum for ``share``."""
     grid = grid_for(clip, len(weights))
     query = GradientSum(float(rate), weights_digest(weights), task.network, task.encoders, float(clip), grid)
     found = federation.sum(query, share, weights)
@@ -691,10 +627,7 @@ def grid_for(clip: float, cells: int) -> int:
 
 
 def released_sizes(federation: Federation, share: Share) -> Sizes:
-    """Return each site's number of rows as pairs (site, rows), sorted: public, or with each site's own noise.
-
-    Noisy numbers cost ``share`` of the budget and are at least 1; sites that do not answer are missing.
-    """
+    """Return each site's number of rows, sorted: public, or noisy and at least 1, for ``share`` of the budget."""
     if federation.sizes is not None:
         return tuple(sorted(federation.sizes.items()))
     found = federation.each(RecordCount(), share)

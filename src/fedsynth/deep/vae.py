@@ -1,10 +1,9 @@
 """TVAE (Xu et al., arXiv 1907.00503): an autoencoder of single rows, with federated training.
 
-It differs from the published code in two ways. The deviation ``sigma`` of numbers is fixed instead of trained: a row's
-gradient with respect to it grows as 1 / sigma^3, and at the floor of 0.01 it would use up the whole clip norm. Without
-privacy it is fixed as well, so that the same model is trained. And tokens (codes of values) are drawn from their
-softmax: the published argmax shows only the majority value of columns that the latent code does not determine, and
-drops minorities.
+It differs from the published code in two ways. The deviation ``sigma`` of numbers is fixed instead of trained, also
+without privacy: a row's gradient with respect to it grows as 1 / sigma^3, and at the floor of 0.01 it would use up the
+whole clip norm. And tokens are drawn from their softmax: the published argmax shows only the majority value of columns
+that the latent code does not determine, and drops minorities.
 """
 
 from __future__ import annotations
@@ -49,9 +48,7 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
     The encoder has layers of the widths ``hidden``, the decoder the same in reverse. ``latent`` is the length of the
     code between them. ``factor`` is the weight of a row's reconstruction relative to its Kullback-Leibler divergence.
-    ``sigma`` is the fixed standard deviation of scalars (numbers as values from -1 to 1). The ``layout`` that methods
-    take (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of values) each column of an
-    encoded row has, and which columns are numbers. The class implements :class:`~fedsynth.deep.networks.Network`.
+    ``sigma`` is the fixed standard deviation of scalars. The class implements :class:`~fedsynth.deep.networks.Network`.
     """
 
     hidden: Widths = (128, 128)
@@ -60,29 +57,22 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     sigma: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.1
 
     def shapes(self, layout: BatchLayout) -> Shapes:
-        """Return the shapes of the parameters, in order: encoder, heads for mean and log-variance, decoder.
-
-        The network reads rows of this ``layout``.
-        """
+        """Return the shapes of the parameters, in order: encoder, heads for mean and log-variance, decoder."""
         width, head = OneHot.of(layout).width, dense(self.hidden[-1], self.latent)
         decoder = layers((self.latent, *reversed(self.hidden), width))
         return (*layers((width, *self.hidden)), *head, *head, *decoder)
 
     def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
+        """Return PyTorch's default initial weights of linear layers."""
         return linear_default(self.shapes(layout), rng)
 
     def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
-        """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
+        """Return the function that computes the rows' losses, each with its own noise of the latent code.
 
-        The loss is (factor * reconstruction + divergence) / number of columns. The function takes a
-        :class:`~fedsynth.deep.dpsgd.Tape` (a forward pass with certain parameters) and positions of rows in the
-        batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch
-        (:class:`~fedsynth.deep.encoders.EncodedBatch`) holds rows of this ``layout``. The reconstruction loss of a
-        scalar x, for which the decoder returns r, is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of
-        a value) its cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable
-        clip norm, independent of the width of the table. The noise of each row's latent code is drawn from ``rng``
-        here, once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        The loss is (factor * reconstruction + divergence) / number of columns. The reconstruction loss of a scalar x,
+        for which the decoder returns r, is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token its cross-entropy.
+        TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable clip norm, independent of
+        the width of the table.
         """
         vectors = RowVectors(layout, batch)
         noise = vectors.scalars.new_tensor(rng.standard_normal((len(batch.tokens), self.latent), dtype=np.float32))
@@ -100,22 +90,13 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         return loss
 
     def encoded(self, tape: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and the log-variance of the latent codes of vectors ``x``, both of shape ``(rows, latent)``.
-
-        ``x`` are rows as vectors, shape ``(rows, width)`` (:class:`~fedsynth.deep.one_hot.OneHot`); ``tape`` holds
-        the parameters of the forward pass.
-        """
+        """Return mean and log-variance, ``(rows, latent)``, of the latent codes of rows as vectors ``x``."""
         many = len(self.hidden)
         inner = perceptron(tape, 0, x, many, lambda z: z.relu())
         return tape.linear(2 * many, inner), tape.linear(2 * many + 2, inner)
 
     def decoded(self, tape: Tape, code: Tensor) -> Tensor:
-        """Decode latent codes: return vectors of scalars before their tanh, followed by logits of tokens.
-
-        ``code`` has shape ``(rows, latent)``. The result, shape ``(rows, width)``, has one scalar per number and one
-        logit per token of each column with more than one (:class:`~fedsynth.deep.one_hot.OneHot`); ``tape`` holds the
-        parameters of the forward pass.
-        """
+        """Decode latent codes ``(rows, latent)``: return scalars before their tanh, and logits, ``(rows, width)``."""
         many = len(self.hidden)
         return tape.linear(4 * many + 4, perceptron(tape, 2 * many + 4, code, many, lambda z: z.relu()))
 
@@ -142,10 +123,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TabularVAE:
     """A model that samples rows from a trained autoencoder: latent codes from the normal distribution, decoded.
 
-    ``network`` are its hyperparameters, ``weights`` are its parameters, flat, float32, and ``total`` is the estimated
-    number of records. ``layout`` (:class:`~fedsynth.deep.encoders.BatchLayout`) says how many tokens (codes of
-    values) each column of the drawn rows has, and which columns are numbers. With ``decoding`` "sample", tokens are
-    drawn from their softmax; "argmax" takes the likeliest token, as in the published code. Raises
+    ``weights`` are flat, float32, and ``total`` is the estimated number of records. With ``decoding`` "sample", tokens
+    are drawn from their softmax; "argmax" takes the likeliest token, as in the published code. Raises
     :class:`InvalidParameter` for weights that do not fit the network, and for another ``decoding``.
     """
 
@@ -157,19 +136,12 @@ class TabularVAE:
     kind: ClassVar[str] = "vae"
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for weights that do not fit the network, or an unknown ``decoding``."""
         check_weights(self.weights, self.network.shapes(self.layout))
         if self.decoding not in ("sample", "argmax"):
             raise InvalidParameter(f"decoding must be 'sample' or 'argmax', not {self.decoding!r}")
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
-
-        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place,
-        from 0 to below 1, is the share of the token's rows below the number. All randomness comes from ``rng``;
-        ``device`` evaluates the network ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported`
-        if PyTorch, or a GPU that was named, is missing.
-        """
+        """Draw rows (:func:`~fedsynth.deep.encoders.codes_of`); ``device`` evaluates the network."""
         coded = OneHot.of(self.layout)
         decoded = computing(self.weights, self.network.shapes(self.layout), self.network.decoded, device)
 
@@ -182,19 +154,16 @@ class TabularVAE:
         return codes_of(in_parts(rows, draw), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
-        """Return a rejection sampler of rows given ``evidence``: conditions on columns, by position.
-
-        Returns ``None`` if the evidence excludes all tokens (codes of values) of some column.
-        """
+        """Return a rejection sampler given ``evidence``; ``None`` if it excludes all tokens of some column."""
         return kept(self, self.layout, evidence)
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the network draws for each column: tokens, and places in those of numbers."""
+        """Tokens, and places in those of numbers."""
         return self.layout.drawn_columns
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
+        """Return the model as JSON values and named arrays."""
         meta = {
             "network": msgspec.to_builtins(self.network),
             "layout": [list(part) for part in self.layout],
@@ -205,9 +174,6 @@ class TabularVAE:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularVAE:
-        """Restore the model, exactly, from both results of :meth:`to_arrays`.
-
-        Raises :class:`InvalidParameter` for anything else.
-        """
+        """Restore the model exactly; raises :class:`InvalidParameter` for anything else."""
         saved = read_head(meta, _Saved)
         return cls(saved.network, saved.layout.layout(), read_weights(arrays), saved.total, saved.decoding)

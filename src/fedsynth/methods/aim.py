@@ -1,4 +1,4 @@
-"""AIM: the adaptive and iterative mechanism for synthetic data, on a vault: exact tables, opened only with noise.
+"""AIM: the adaptive and iterative mechanism for synthetic data, on a vault.
 
 Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds and the sampling of
 sites by round follow FLAIM (arXiv 2310.06447).
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 class AIM:
     """Repeatedly measures the marginal that the current model fits worst, on a vault of exact tables.
 
-    A vault (:class:`~fedsynth.federation.vault.Vault`) holds the exact sums of all sites' tables and opens them only
-    with noise; AIM runs under any trust model (who adds the noise) that has a vault. With a trusted server it equals
-    central AIM, which runs on the pooled rows, bit for bit. With three servers, to which the sites sampled for a round
-    send secret shares, AIM is DistAIM (Maddock, Cormode & Maple, arXiv 2310.06447), with two changes: scores are L2
-    distances, and the tables of the first sample of sites stay in the vault unless ``keep_first`` is False. Options out
-    of range raise :class:`InvalidParameter`, and so does a ``rate`` below 1 without ``rounds`` or with ``bins_share``.
+    With a trusted server it equals central AIM, which runs on the pooled rows, bit for bit. With three servers, to
+    which the sites sampled for a round send secret shares, it is DistAIM (Maddock, Cormode & Maple, arXiv 2310.06447),
+    with two changes: scores are L2 distances, and the tables of the first sample of sites stay in the vault
+    (:class:`~fedsynth.federation.vault.Vault`) unless ``keep_first`` is False. A ``rate`` below 1 needs ``rounds`` and
+    excludes ``bins_share``.
 
     Parameters
     ----------
@@ -75,9 +74,9 @@ class AIM:
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts. AIM spends the rest, and the pairs' tables are denoised before each fit. Three
-        servers allow no survey. 0: no survey; the schema's own bins, as in the paper.
+        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first. AIM spends
+        the rest, and the pairs' tables are denoised before each fit. Three servers allow no survey. 0: the schema's own
+        bins, as in the paper.
     """
 
     workload: Workload | None = None
@@ -92,7 +91,6 @@ class AIM:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(measure_share=self.measure_share, size_share=self.size_share)
         optional_shares(bins_share=self.bins_share)
         whole(rounds=self.rounds, iterations=self.iterations, final_iterations=self.final_iterations)
@@ -105,12 +103,7 @@ class AIM:
             raise InvalidParameter("a survey asks all sites at once: set bins_share = 0, or rate = 1")
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        Raises :class:`Unsupported`, before anything is spent, under a trust model without a vault; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The ``info`` of the result has the number of
-        ``rounds`` and, as ``cliques``, the column positions of every measured marginal.
-        """
+        """Run the method; the result's ``info`` has the number of ``rounds`` and, as ``cliques``, the marginals."""
         from fedsynth.federation.vault import CandidateScores
 
         federation.require_vault()
@@ -182,7 +175,7 @@ class AIM:
 class _Entering:
     """The sites that deposit in the vault: those of ``first`` before round one, then one cohort of ``later`` per round.
 
-    ``records`` holds the number of records of each site, for which the share ``spent`` of the budget was paid. It is
+    ``records`` holds each site's number of records, for which the share ``spent`` of the budget was paid; it is
     ``None`` if all sites deposit at once, since the tables then give the total.
     """
 
@@ -193,7 +186,6 @@ class _Entering:
 
     @classmethod
     def all_at_once(cls, federation: Federation) -> _Entering:
-        """Return a schedule in which all sites deposit before the first round."""
         return cls(federation)
 
     @classmethod
@@ -206,7 +198,6 @@ class _Entering:
 
     @property
     def at_once(self) -> bool:
-        """Whether all sites deposit before the first round."""
         return self.records is None
 
     @property

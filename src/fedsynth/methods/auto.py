@@ -63,16 +63,16 @@ COARSE, FINE = 0.1, 0.35  # share of the survey without columns of numbers, and 
 class Auto:
     """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.
 
-    It takes three rounds of one noisy sum over sites each, under any trust model (who adds the noise) except
-    "three-servers". (1) A survey counts single columns, and groups the values of each, the more coarsely the more noise
-    the pairs' tables will have. (2) A pilot measures all pairs over unions of these groups. (3) A spanning tree of the
-    strongest pairs, and others that lower the expected error, as far as one model holds them, are measured over the
-    groups themselves, and so is each column. If the target has few values, a spanning tree of the pairs that depend on
-    it is measured separately for each of its values. Of a pair's table, only what its margins do not tell is released
+    It takes three rounds of one noisy sum over sites each, under any trust model but "three-servers". (1) A survey
+    counts single columns, and groups the values of each, the more coarsely the more noise the pairs' tables will have.
+    (2) A pilot measures all pairs over unions of these groups. (3) A spanning tree of the strongest pairs, and others
+    that lower the expected error, as far as one model holds them, are measured over the groups themselves, and so is
+    each column. If the target has few values, a spanning tree of the pairs that depend on it is measured separately for
+    each of its values. Of a pair's table, only what its margins do not tell is released
     (:mod:`fedsynth.methods.interactions`). Noisy tables that contain the same counts, if only as sums of their cells,
     are averaged by inverse variance. Each pair's table is then denoised, and a graphical model is fitted to the result.
-    The model draws groups; the values that numeric columns take within their groups follow each other along a tree of
-    the strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
+    Within their groups, the values of numeric columns follow each other along a tree of the strongest of the estimated
+    correlations (:mod:`fedsynth.models.ranked`).
 
     If the noise in a cell of the pilot would exceed a twentieth of the rows, as with many columns, the pilot halves
     each column and releases one or two numbers for each pair (:mod:`fedsynth.methods.contrasts`), and round (3)
@@ -80,7 +80,7 @@ class Auto:
     pairs are measured once.
 
     Source: the structure follows PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); the
-    denoising is in :mod:`fedsynth.models.pair_tables`. Options out of range raise :class:`InvalidParameter`.
+    denoising is in :mod:`fedsynth.models.pair_tables`.
 
     Parameters
     ----------
@@ -115,7 +115,6 @@ class Auto:
     iterations: int = 1500
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(pilot_share=self.pilot_share, purpose_share=self.purpose_share)
         if self.survey_share is not None:
             shares(survey_share=self.survey_share)
@@ -124,12 +123,10 @@ class Auto:
         whole(iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+        """Run the method; a skipped pilot is logged as a warning.
 
-        The ``info`` of the result has the ``cliques`` of the graphical model (column positions), and of what the
-        ``pilot`` consisted ("tables", "contrasts" or "none"); a skipped pilot is logged as a warning. Raises
-        :class:`SchemaError` if ``target`` names no column, before anything is spent; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        The result's ``info`` has the ``cliques`` of the graphical model, and what the ``pilot`` consisted of: "tables",
+        "contrasts" or "none".
         """
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
@@ -210,25 +207,19 @@ class Auto:
         return domain.synthesizer(with_places(model, domain, correlations), info)
 
     def _domain(self, federation: Federation, found: Survey, share: float, pairs: int) -> Domain:
-        """Return groups of values for the tables of ``pairs`` pairs that cost ``share`` of the budget together."""
         std = noise_of(federation, share, max(pairs, 1)) if pairs else 0.0
         return Domain(federation.schema, noise_groups(federation.schema, found, std))
 
     def _contrast_share(self, federation: Federation, pairs: Sequence[Clique], total: float) -> float:
-        """Return the share of the budget with which contrasts of all ``pairs`` would show what is strong enough.
-
-        That is a pair of halved columns whose signs have a correlation of ``WEAKEST``, four standard deviations out.
-        """
+        """Return the share at which a correlation of signs of ``WEAKEST`` stands out by four deviations."""
         noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # a pair may have two contrasts, of half a table's noise
         faint = noise / (WEAKEST / 2 * total / 4)
         return faint if federation.budget.pure else faint**2
 
     def _at(self, schema: Schema) -> int | None:
-        """Return the target's position in ``schema.stored``; ``None`` without one."""
         return schema.index(self.target) if self.target else None
 
     def _purpose(self, schema: Schema, pairs: Sequence[Clique]) -> list[bool]:
-        """Return, for each pair, whether it has the target or lies in the declared workload."""
         target = self._at(schema)
         return [
             len(pair) > 1 and (target in pair or any(set(pair) <= set(one) for one in self.workload or ()))
@@ -272,9 +263,9 @@ class Auto:
     ) -> tuple[int, list[Clique]]:
         """Return a column of few values, and the cliques that join it with pairs of other columns.
 
-        The column is the target or, without one, the column on which the ``chosen`` pairs depend most. Dependence
-        between two columns may differ between its values if all three pairs are chosen; a spanning tree of such pairs
-        is returned.
+        The column is the target or, without one, that on which the ``chosen`` pairs depend most. Dependence between two
+        columns may differ between its values if all three pairs are chosen; the cliques are a spanning tree of such
+        pairs.
         """
         target = self._at(domain.schema)
         few = [at for at, cells in enumerate(domain.held) if len(cells.groups) <= FEW and target in (at, None)]
@@ -294,8 +285,8 @@ class Auto:
     ) -> list[Clique]:
         """Return a spanning tree and those of the ``others`` that fit into the model with it.
 
-        Declared pairs come first. Among them, and among the rest, pairs that are strong for the size of their tables
-        come first: one pair of numeric columns may take as much memory as ten pairs of categorical ones.
+        Pairs of interest come first; otherwise those that are strong for the size of their tables: one pair of numeric
+        columns may take as much memory as ten pairs of categorical ones.
         """
         purpose = dict(zip(others, self._purpose(domain.schema, others), strict=True))
         worth = {pair: strengths[pair] / math.prod(domain.shape(pair)) ** SIZE for pair in others}
@@ -304,20 +295,19 @@ class Auto:
 
 
 def _tied(schema: Schema) -> list[Clique]:
-    """Return the pairs of columns, by position, that a rule of the schema names together: they depend on each other."""
+    """Return the pairs of columns that a rule of the schema names together: they depend on each other."""
     ruled = (sorted(rule.members(schema)) for rule in schema.rules)
     return sorted({pair for members in ruled for pair in combinations(members, 2)})
 
 
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
-    """Return ``model`` extended so that numeric columns are correlated within their groups as well.
+    """Return ``model``, which draws groups, extended to correlate numeric columns within their groups as well.
 
-    ``model`` draws the group (bin) of every column, and ``domain`` says which values a group has. The result
-    (:class:`~fedsynth.models.ranked.RankedGroups`) also decides which of a group's values a row gets.
-    ``correlations`` are the estimated correlations of normal scores, by pair of column positions (0: none known). If
-    they are 0 for all pairs of numeric columns, ``model`` itself is returned. Only a spanning tree of the strongest
-    correlations is used: all of them together need not be a valid matrix. A correlation counts as the weaker the less
-    its columns' groups say about their normal scores: two groups leave most of a correlation to extrapolation.
+    ``correlations`` are the estimated correlations of normal scores, by pair of column positions (0: none known); if
+    none of numeric columns is known, ``model`` itself is returned. The extension
+    (:class:`~fedsynth.models.ranked.RankedGroups`) uses a spanning tree of the strongest: all of them together need not
+    be a valid matrix. A correlation counts as the weaker the less its columns' groups say about their normal scores:
+    two groups leave most of a correlation to extrapolation.
     """
     from fedsynth.models.pair_tables import Margin
     from fedsynth.models.ranked import RankedGroups

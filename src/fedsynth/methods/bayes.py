@@ -36,13 +36,11 @@ USEFUL = 2.0  # a table is used only if its mean cell holds this many standard d
 
 
 def grouped(columns: Sequence[AdaptiveBins], std: float, total: float, cells: int) -> list[AdaptiveBins]:
-    """Merge the values of each column into groups that are coarse enough for 2-way tables with noise.
+    """Merge the values of each surveyed column into groups that are coarse enough for 2-way tables with noise.
 
-    ``columns`` come from a survey (noisy counts of single columns, :func:`~fedsynth.methods.survey.survey`); they and
-    the result have one entry per column. The tables will hold ``total`` records, with noise of standard deviation
-    ``std`` per cell, in records. Every group holds at least 8 ``std`` records, and the mean cell of a table of two
-    columns at least 2 ``std``, as far as the records suffice. A numeric column has at most ``cells`` groups, besides
-    one for missing values.
+    The tables will hold ``total`` records, with noise of standard deviation ``std`` (records) per cell. Every group
+    holds at least 8 ``std`` records, and the mean cell of a table of two columns at least 2 ``std``, as far as the
+    records suffice. A numeric column has at most ``cells`` groups, besides one for missing values.
     """
     most = max(2, math.floor(min(MOST, math.sqrt(total / (USEFUL * std)) if std else MOST)))
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
@@ -51,11 +49,10 @@ def grouped(columns: Sequence[AdaptiveBins], std: float, total: float, cells: in
 class MeasuredPairs(NamedTuple):
     """Input of a Bayesian network's structure search, from :func:`measure_pairs`: all 2-way tables and dependences.
 
-    ``columns`` says, for each column, how its values are merged into groups; ``tables`` are the noisy tables of all
-    pairs of columns, counted over these groups. ``dependences`` is the symmetric matrix of estimated mutual
-    information, in nats, shape ``(columns, columns)``. ``total`` is the number of records of all sites, and ``left``
-    the part of the run's budget that is left to measure the tables of a network (each column with its parents); it is 0
-    if the survey and the pairs used up the budget.
+    ``columns`` are the columns' groups, and ``tables`` the noisy tables of all pairs over them. ``dependences`` is the
+    symmetric matrix of estimated mutual information, in nats, shape ``(columns, columns)``. ``total`` is the number of
+    records of all sites, and ``left`` the part of the budget that is left for the tables of a network (each column with
+    its parents).
     """
 
     columns: list[AdaptiveBins]
@@ -73,10 +70,8 @@ class MeasuredPairs(NamedTuple):
 def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> MeasuredPairs:
     """Survey the columns, then measure all 2-way tables in one noisy sum over sites, and return both.
 
-    The survey (noisy counts of single columns) costs ``survey_share`` of the budget. It merges each column's values
-    into groups, of a numeric column at most ``cells`` besides missing values, that are large enough for the noise of
-    the 2-way tables. These cost ``pair_share`` of the budget together. Raises :class:`SiteLost` if too few sites
-    answer.
+    The survey costs ``survey_share`` of the budget. It gives a numeric column at most ``cells`` groups besides missing
+    values, large enough for the noise of the 2-way tables, which cost ``pair_share`` of the budget together.
     """
     from fedsynth.models.structure import dependences
 
@@ -94,10 +89,9 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
 def worth_cells(federation: Federation, pairs: MeasuredPairs, most: float) -> float:
     """Return the largest number of cells that a table of a column and its parents may have under the noise.
 
-    A table of that many cells holds in its mean cell ``USEFUL`` (2) standard deviations of the noise, if the budget
-    left (``pairs.left``) is divided equally between the tables of all columns but the first of the network, which has
-    no parents. The result is never above ``most``, which is returned as it is if no budget is left or there is no
-    noise. ``pairs`` is the result of :func:`measure_pairs`.
+    The mean cell of such a table holds ``USEFUL`` (2) standard deviations of the noise if ``pairs.left`` is divided
+    equally between the tables of all columns but the network's first, which has no parents. The result is at most
+    ``most``, and ``most`` itself if no budget is left or there is no noise.
     """
     if not pairs.left:
         return most
@@ -108,12 +102,10 @@ def worth_cells(federation: Federation, pairs: MeasuredPairs, most: float) -> fl
 def measure_network(
     federation: Federation, pairs: MeasuredPairs, structure: Structure, info: Mapping[str, Any]
 ) -> Synthesizer:
-    """Measure the tables of a Bayesian network with this ``structure`` (each column's parents), return its synthesizer.
+    """Measure the tables of a Bayesian network with this ``structure`` with ``pairs.left``; return its synthesizer.
 
-    The tables of each column with its parents are measured with the budget left (``pairs.left``; if it is 0, nothing is
-    measured). They are averaged with the noisy 2-way tables and counts of single columns in ``pairs``, and give the
-    network's conditional distributions. ``info`` holds JSON values about the fit for the synthesizer's ``info``, to
-    which this function adds ``cliques`` (the tables) and ``parents``, both as column positions.
+    They are averaged with the noisy 2-way tables and counts of single columns in ``pairs``; if nothing is left, these
+    alone are used. ``info`` is extended by ``cliques`` (the tables) and ``parents``, both as column positions.
     """
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.gum import consistent
@@ -142,11 +134,10 @@ class FedChowLiu:
     It takes three rounds (or two, see ``pair_share``) of one noisy sum over sites each: a survey of single columns,
     which gives adaptive bins, all pairs of columns, and each column with its parents. The network is the one with the
     largest sum of the mutual information of each column with each of its parents, estimated from the noisy tables of
-    pairs. Grouping, structure search and consistency are post-processing. The search is exact for up to 20 columns, and
-    for ``degree = 1`` with any number (:func:`~fedsynth.models.structure.best_structure`). Under a budget with delta =
-    0 the noise is Laplace noise, which is larger than Gaussian noise: one record moves a vector of m tables by m in L1,
-    but by sqrt(m) in L2. Without noise the sums are those of the pooled rows, and more detail (degree = 4, cells = 20)
-    pays off. Options out of range raise :class:`InvalidParameter`.
+    pairs. The search is exact for up to 20 columns, and for ``degree = 1`` with any number
+    (:func:`~fedsynth.models.structure.best_structure`). Under pure DP (delta = 0) the noise is larger: one record moves
+    a vector of m tables by m in L1, but by sqrt(m) in L2. Without noise the sums are those of the pooled rows, and more
+    detail (degree = 4, cells = 20) pays off.
 
     Parameters
     ----------
@@ -169,7 +160,6 @@ class FedChowLiu:
     max_cells: int = 500_000
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         whole(degree=self.degree, cells=self.cells, max_cells=self.max_cells)
         shares(survey_share=self.survey_share, pair_share=self.pair_share)
         if self.survey_share + self.pair_share > ROUNDING:
@@ -184,11 +174,7 @@ class FedChowLiu:
             )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        The result's ``info`` has each column's number of ``groups`` and its ``parents`` (column positions). Raises what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info`` has each column's number of ``groups`` and its ``parents``."""
         from fedsynth.models.structure import best_structure
 
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)

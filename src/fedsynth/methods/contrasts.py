@@ -53,8 +53,7 @@ def halvings(at: int, column: Column, cells: AdaptiveBins) -> list[Halving]:
 
     Values are divided where their cumulated estimated rows come closest to half of all: in their order (of numbers, or
     as a category lists them; missing values come first), and those of a category also in the order of their frequency,
-    if that gives another division. ``at`` is the position of ``column``, and ``cells`` are its fine cells with the
-    survey's counts.
+    if that gives another division. ``cells`` are the fine cells of ``column``, at the position ``at``.
     """
     size = len(cells.groups)
     if size < 2:
@@ -84,9 +83,9 @@ def contrasts(
 ) -> PairContrasts:
     """Release the contrasts of all ``pairs`` of columns in one noisy sum, for ``share`` of the budget.
 
-    ``found`` is the survey's result, from whose counts the columns are halved (:func:`halvings`), each at its noisy
-    median. A pair with a category has two contrasts, one for each halving. ``favoured`` marks pairs whose contrasts get
-    about the part ``favoured_share`` of the cost together, if they would get less.
+    Columns are halved by the counts of the survey ``found`` (:func:`halvings`), each at its noisy median. A pair with a
+    category has two contrasts, one for each halving. ``favoured`` marks pairs whose contrasts get about the part
+    ``favoured_share`` of the cost together, if they would get less.
     """
     columns = zip(federation.schema.stored, found.columns, strict=True)
     ways = [halvings(at, column, cells) for at, (column, cells) in enumerate(columns)]

@@ -3,9 +3,9 @@
 Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records against a
 public scale (one record then moves a norm by one, whatever the site's size); local steps are paid for (2s - 1
 measurements, not s); sums are normalised by the sites' public or noisily released sizes, never by a noisy sum's own
-total; proxies (estimates of all sites' 1-way marginals) are averaged over all rounds; the cohorts (samples of sites) of
-all rounds are drawn first, and the noise is calibrated to the largest number of rounds that any site was drawn for, not
-to all rounds.
+total; the proxy, an estimate of all sites' 1-way marginals, is the model's own, fitted to the noisy ones of all rounds
+so far; the cohorts (samples of sites) of all rounds are drawn first, and the noise is calibrated to the largest number
+of rounds that any site was drawn for, not to all rounds.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ if TYPE_CHECKING:
 class FLAIMOptions:
     """Options of all FLAIM variants: rounds over samples of sites, in which each site selects marginals privately.
 
-    All tables are over the schema's own bins, since the sites' scores support no others. Options out of range raise
-    :class:`InvalidParameter`.
+    All tables are over the schema's own bins, since the sites' scores support no others.
 
     Parameters
     ----------
@@ -99,7 +98,6 @@ class FLAIMOptions:
     final_iterations: int = 500
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(measure_share=self.measure_share, size_share=self.size_share)
         whole(rounds=self.rounds, cap=self.cap, iterations=self.iterations, final_iterations=self.final_iterations)
         whole(1, MOST_DRAWS, steps=self.steps)
@@ -117,14 +115,11 @@ class FLAIMOptions:
 class FLAIMState:
     """The server's state of a FLAIM run: the cohorts, all measurements so far, and the model fitted to them.
 
-    Its methods are the steps from which the FLAIM variants are built. Measurements are noisy tables scaled to records
-    of the whole federation. Cliques are marginals as tuples of column positions.
-
-    ``federation`` holds the sites whose numbers of records are known (public or noisy), and ``records`` these numbers,
-    by site. ``settings`` are the options of the FLAIM variant. ``share`` is the part of the budget that is left for the
-    rounds. ``rounds`` holds the cohort of each round, a federation of the sites drawn for it; there are fewer than in
-    the settings if the cap leaves no site for more. ``measured`` are the measurements, and ``fitted`` is the model,
-    ``None`` before the first fit.
+    Its methods are the steps from which the FLAIM variants are built. ``federation`` holds the sites whose numbers of
+    records (``records``) are known. ``share`` is the part of the budget that is left for the rounds, and ``rounds`` the
+    cohort of each, a federation of the sites drawn for it; there are fewer than in the settings if the cap leaves no
+    site for more. ``measured`` are the noisy tables so far, scaled to records of the whole federation, and ``fitted``
+    is the model, ``None`` before the first fit.
     """
 
     federation: Federation
@@ -137,12 +132,10 @@ class FLAIMState:
 
     @classmethod
     def start(cls, federation: Federation, settings: FLAIMOptions) -> FLAIMState:
-        """Return a run without measurements, after drawing all cohorts and learning the sites' numbers of records.
+        """Draw all cohorts and learn the sites' numbers of records, for ``size_share`` of the budget unless public.
 
-        Unless the numbers are public, each site adds its own noise to its number, for ``settings.size_share`` of the
-        budget; sites that do not answer are left out of the run. Raises :class:`Unsupported`, before anything is spent,
-        under the trust model "three-servers", which has no noisy sums over sites (a trust model says who adds the
-        noise).
+        Sites that do not answer are left out of the run. Raises :class:`Unsupported`, before anything is spent, under a
+        trust model without noisy sums over sites.
         """
         federation.require_sums()
         records, spent = site_records(federation, settings.size_share)
@@ -157,26 +150,23 @@ class FLAIMState:
 
     @cached_property
     def ones(self) -> Workload:
-        """The 1-way marginals as cliques: a tuple of one position for each stored column (``schema.stored``)."""
+        """The 1-way marginals of all stored columns."""
         return all_marginals(len(self.federation.schema.stored), 1)
 
     @cached_property
     def workload(self) -> Workload:
-        """The marginals to reproduce, as tuples of column positions: the option ``workload``, or all pairs."""
+        """The option ``workload``, or all pairs."""
         columns = len(self.ones)
         return self.settings.workload or all_marginals(columns, min(2, columns))
 
     @property
     def model(self) -> MarkovRandomField:
-        """The graphical model of the last fit; before :meth:`start_model` or :meth:`refit`, an assertion fails."""
+        """The graphical model of the last fit, which must exist."""
         assert self.fitted is not None
         return self.fitted
 
     def cohorts(self, label: str) -> Iterator[tuple[Federation, float]]:
-        """Yield, for each round, its cohort (a federation of the sites drawn) and the size limit of the model, in MiB.
-
-        The limit rises linearly to the option ``max_megabytes``. ``label`` names the rounds in reports of progress.
-        """
+        """Yield each round's cohort and its limit on the model's size in MiB, which rises linearly to the option."""
         count = self.settings.rounds
         for t, cohort in enumerate(self.rounds):
             yield cohort, self.settings.max_megabytes * ((t + 1) / count)
@@ -210,8 +200,7 @@ class FLAIMState:
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
         """Add a noisy table of each clique, summed over the sites of ``cohort`` that selected it, to the measurements.
 
-        ``per_site`` holds the cliques that each site selected, by site; every distinct clique gives one table, which
-        costs each of its sites ``share_each`` of the budget.
+        ``per_site`` holds the selected cliques by site; each distinct one costs its sites ``share_each`` of the budget.
         """
         queries = {q: table_of(q) for picked in per_site.values() for q in picked}
         asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
@@ -219,32 +208,22 @@ class FLAIMState:
             self._remember(cohort.sums(asked, share_each))
 
     def measure_together(self, cohort: Federation, cliques: Sequence[Clique], share: float) -> None:
-        """Add noisy tables of all ``cliques``, summed over all sites of ``cohort`` in one query, to the measurements.
-
-        The tables cost each site ``share`` of the budget in total.
-        """
+        """Add noisy tables of all ``cliques`` over ``cohort``, from one query, for ``share`` of the budget in total."""
         self._remember([cohort.sum(Counts.of(len(self.ones), cliques), share)])
 
     def refit(self, iterations: int, zeros: Zeros | None = None) -> None:
-        """Refit the model to all measurements, in at most ``iterations`` steps, starting from the last fit.
-
-        ``zeros`` masks the table cells that the schema's rules forbid, by clique
-        (:func:`~fedsynth.schema.derive.forbidden_cells`); ``None`` ignores the rules.
-        """
+        """Refit the model to all measurements, from the last fit; without ``zeros``, rules are ignored."""
         sizes, before = self.federation.schema.sizes, self.fitted
         self.fitted = fit_noisy(sizes, self.measured, self.total, iterations, before, one_cohort=False, zeros=zeros)
 
     def start_model(self, cohort: Federation, share_each: float) -> None:
-        """In the first round, measure all 1-way marginals over the sites of ``cohort`` and fit the model to them.
-
-        Each marginal costs these sites ``share_each`` of the budget. In later rounds this does nothing.
-        """
+        """In the first round only, measure all 1-way marginals, each for ``share_each``, and fit the model."""
         if not self.measured:
             self.measure_together(cohort, self.ones, share_each * len(self.ones))
             self.refit(self.settings.iterations)
 
     def candidates(self, smallest: int, megabytes: float) -> list[Clique]:
-        """Return the cliques (tuples of column positions) that a site may select next.
+        """Return the cliques that a site may select next.
 
         These are the workload's cliques and all their subsets of at least ``smallest`` columns, as far as the model
         together with the clique needs at most ``megabytes`` (MiB).
@@ -265,13 +244,11 @@ class FLAIMState:
         """Let every site of ``cohort`` privately select ``settings.steps`` of the ``candidates`` by its own rows.
 
         A site draws one candidate after another by the exponential mechanism, and each draw costs it ``share_pick`` of
-        the budget. After each draw but the last, the site measures the drawn candidate's table for itself, with noise,
-        which costs ``share_look`` of the budget, and refits the model to it. Candidates are scored by
-        :class:`~fedsynth.methods.flaim_scores.FLAIMSelection`. At most one of ``by_column`` and ``by_candidate`` is
-        given: the tables of all sites together, of each column or of each candidate, in order, by which a site's scores
-        are corrected for its own deviation from all sites. Their entries are shares of the rows as integers in units of
-        2^-24; the tables are flattened and concatenated (:func:`~fedsynth.methods.flaim_scores.on_grid`). Returns the
-        selected cliques by site, in the order of the draws; sites that do not answer are missing.
+        the budget. After each draw but the last, the site measures the drawn candidate's table for itself, which costs
+        ``share_look``, and refits the model to it. Candidates are scored by
+        :class:`~fedsynth.methods.flaim_scores.FLAIMSelection`, to which ``by_column`` and ``by_candidate`` (at most one
+        of them) belong. Returns the selected cliques by site, in the order of the draws; sites that do not answer are
+        missing.
         """
         schema, steps = self.federation.schema, self.settings.steps
         share_looks = (steps - 1) * share_look
@@ -305,12 +282,11 @@ class FLAIMState:
         return {site: [candidates[index] for index in indices] for site, indices in picks.items()}
 
     def together(self, picks: Mapping[str, list[Clique]]) -> dict[str, list[Clique]]:
-        """Return ``picks`` without the cliques that would make one model of all selected cliques too large.
+        """Return the selected cliques by site (``picks``), without those that would make one model of all too large.
 
-        ``picks`` and the result hold the cliques that each site selected, by site. In descending order of the number of
-        sites that selected them, cliques are added to the model of the last fit, each unless the model's tables would
-        then need more than ``settings.max_megabytes`` (MiB). Each site's own selection fits, but the union of all
-        sites' selections may form cycles, and thus a model of any size.
+        Cliques are added to the model of the last fit in descending order of the number of sites that selected them, as
+        far as ``max_megabytes`` allows. Each site's own selection fits, but the union of all may form cycles, and thus
+        a model of any size.
         """
         votes = Counter(q for chosen in picks.values() for q in set(chosen))
         held = list(self.model.cliques)
@@ -322,9 +298,8 @@ class FLAIMState:
     def result(self, name: str) -> Synthesizer:
         """Return the synthesizer of a final fit to all measurements, with the schema's forbidden cells set to 0.
 
-        ``name`` is the method's name for the synthesizer's ``info``, which also has the measured cliques of two or more
-        columns. Earlier fits ignore the schema's rules, since sites can only evaluate models whose factors are all
-        measured tables.
+        ``name`` and the measured cliques of two or more columns go into its ``info``. Earlier fits ignore the schema's
+        rules, since sites can only evaluate models whose factors are all measured tables.
         """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
@@ -351,7 +326,7 @@ PICKED: dict[Promise, str] = {
     **_DRAWN,
     "whole budget": "selected cliques that do not fit into one model are neither measured nor charged",
 }
-"""Promises of the test suite that methods in which sites select do not keep, with the reasons."""
+"""Promises that methods in which sites select do not keep, with the reasons."""
 
 
 @method("flaim", adaptive=True, exempt=PICKED, order=workload_order)
@@ -360,18 +335,11 @@ class FLAIM(FLAIMOptions):
     """FLAIM in its basic form: every site scores candidates by the model's error on its own rows alone.
 
     In each round a random sample of sites selects marginals privately, and noisy sums of these over the sites refine
-    one model. All tables are over the schema's own bins, since the sites' scores support no others. Source: Maddock,
-    Cormode & Maple (arXiv 2310.06447). Options out of range raise :class:`InvalidParameter`.
-
-    The options are those of :class:`FLAIMOptions`.
+    one model. Source: Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIMOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the measured marginals of two or more columns."""
         run = FLAIMState.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
 
@@ -388,26 +356,20 @@ class FLAIM(FLAIMOptions):
 class AugFLAIM(FLAIMOptions):
     """FLAIM with scores corrected for heterogeneity by a private proxy.
 
-    Every round re-measures the 1-way marginals over its cohort, the sites drawn for it; the proxy, an estimate of the
-    marginals of all sites, averages the noisy ones of all rounds so far. A candidate's score at a site, the error of
-    the model on the site's rows, is reduced by the distance of the site's own 1-way marginals from the proxy. Source:
-    Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIMOptions`.
+    Every round re-measures the 1-way marginals over its cohort, and the model is refitted to them and all earlier
+    tables; the proxy, an estimate of the 1-way marginals of all sites, is that of this model. A candidate's score at a
+    site, the error of the model on the site's rows, is reduced by the distance of the site's own 1-way marginals from
+    the proxy. Source: Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIMOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the measured marginals of two or more columns."""
         run = FLAIMState.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1 + len(run.ones), self.steps)
 
         for cohort, megabytes in run.cohorts("AugFLAIM rounds"):
             run.measure_together(cohort, run.ones, share_measure * len(run.ones))
             run.refit(self.iterations)
-            # The model's own 1-ways are those of all rounds, combined by inverse variance and denoised by
-            # the fit.
             proxy = model_shares(run.model, run.ones)
             candidates = run.candidates(2, megabytes)
             if candidates:
@@ -421,17 +383,13 @@ class AugFLAIM(FLAIMOptions):
 class RandomFLAIM(FLAIMOptions):
     """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort.
 
-    A cohort is the random sample of sites of a round; the candidates are the marginals in ``workload`` and their
-    subsets. The server's draw costs nothing, so measuring gets all of the budget but ``size_share``; ``steps`` and
-    ``measure_share`` are not used. The other options are those of :class:`FLAIMOptions`.
+    The candidates are the marginals in ``workload`` and their subsets. The server's draw costs nothing, so measuring
+    gets all of the budget but ``size_share``; ``steps`` and ``measure_share`` are not used. The other options are those
+    of :class:`FLAIMOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the measured marginals of two or more columns."""
         run = FLAIMState.start(federation, self)
         share_measure, _ = run.prices(1, 0, first=len(run.ones))
 
@@ -450,27 +408,21 @@ class FedNaiveBayes:
     """Measures only 1-way marginals, over one cohort of sites, and draws columns independently: a baseline.
 
     Columns depend on each other only where the schema's rules forbid a combination of values. A method that models
-    dependence has to give better rows than this one. A cohort is a random sample of sites; ``rate`` is the probability
-    with which a site is in it. ``size_share`` is the share of the budget for the sites' numbers of records, unless
-    these are public. Options out of range raise :class:`InvalidParameter`.
+    dependence has to give better rows than this one. ``rate`` is the probability with which a site is in the cohort,
+    and ``size_share`` the share of the budget for the sites' numbers of records, unless these are public.
     """
 
     rate: float = field(default=0.1, metadata=COHORT_RATE)
     size_share: float = 0.01
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         self._settings()
 
     def _settings(self) -> FLAIMOptions:
-        """Return the options of the FLAIM run of one round that this is."""
         return FLAIMOptions(rounds=1, rate=self.rate, size_share=self.size_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method (:meth:`Method.fit <fedsynth.methods.registry.Method.fit>`)."""
         run = FLAIMState.start(federation, self._settings())
         run.measure_together(run.rounds[0], run.ones, run.share)
         return run.result("fednaivebayes")

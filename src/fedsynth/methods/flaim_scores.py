@@ -43,9 +43,9 @@ class MeasuredTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq
     """The noisy tables of a FLAIM run so far, as sent to a site that selects more than one candidate in a round.
 
     After each selection but the last, the site refits the model to these tables and to its own noisy tables of the
-    candidates it selected. ``values`` holds the flattened tables of ``cliques`` (tuples of column positions) one after
-    another, in records of the whole federation, of which there are ``total``. ``stds`` is the standard deviation of
-    each table's noise, in records. A fit takes at most ``iterations`` steps.
+    candidates it selected, in at most ``iterations`` steps. ``values`` holds the flattened tables of ``cliques`` one
+    after another, in records of the whole federation, of which there are ``total``; ``stds`` is the standard deviation
+    of each table's noise, in records.
     """
 
     cliques: Annotated[Cliques, msgspec.Meta(min_length=1)]
@@ -56,19 +56,13 @@ class MeasuredTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq
 
     @classmethod
     def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> MeasuredTables:
-        """Return the noisy tables ``measured``, of ``total`` records, in the form in which they are sent to sites.
-
-        ``iterations`` bounds the steps of a site's fit to them.
-        """
+        """Return the noisy tables ``measured`` in the form in which they are sent to sites."""
         values = flat_tables([m.values for m in measured])
         stds = np.array([m.std for m in measured])
         return cls(tuple(m.clique for m in measured), values, stds, total, iterations)
 
     def check(self, sizes: Sequence[int]) -> None:
-        """Raise :class:`InvalidParameter` for lists of wrong lengths, unknown columns, and numbers out of range.
-
-        ``sizes`` are the numbers of bins of the schema's columns, in order. :meth:`FLAIMSelection.check` calls it.
-        """
+        """Raise :class:`InvalidParameter` for tables that do not fit columns of these ``sizes``."""
         _check_cliques(self.cliques, sizes)
         if self.values.shape != (sum(_cells(sizes, q) for q in self.cliques),) or len(self.stds) != len(self.cliques):
             raise InvalidParameter(
@@ -80,7 +74,7 @@ class MeasuredTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq
             )
 
     def measurements(self, sizes: Sequence[int]) -> list[Measurement]:
-        """Return the tables with their noise, as input for a fit; ``sizes`` are all columns' numbers of bins."""
+        """Return the tables as input for a fit."""
         tables = as_tables(self.values, _shapes(sizes, self.cliques))
         return measurements(self.cliques, tables, self.stds.tolist(), least_std=0.0)
 
@@ -88,8 +82,8 @@ class MeasuredTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq
 class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
     """Selection of FLAIM: a candidate's score at a site is the model's error on the site's rows, with two corrections.
 
-    A candidate q is a tuple of column positions. A site computes the scores u(q) of all ``candidates`` and selects one
-    by them privately (:class:`~fedsynth.federation.query.Selection`):
+    A candidate q is a clique. A site computes the scores u(q) of all ``candidates`` and selects by them
+    (:class:`~fedsynth.federation.query.Selection`):
 
     u(q) = w_q D_q - penalty_q - tau_q, in parts of 1 / G record (G = 2^24).
 
@@ -133,28 +127,23 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
 
     @property
     def candidate_count(self) -> int:
-        """Number of candidates from which a site selects."""
+        """Number of ``candidates``."""
         return len(self.candidates)
 
     @property
     def needs_rows(self) -> bool:
-        """True: scores are computed from single rows, so that a site that can only count its rows cannot answer."""
+        """True: scores are computed from single rows."""
         return True
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters of wrong shape or range, and for tables too large to evaluate.
+        """Raise :class:`InvalidParameter` for parameters of wrong shape or range.
 
-        The tables of all candidates together may have at most 2^24 cells, and so may those of the model. The federation
-        and every site run this check before any privacy cost is charged.
+        The tables of all candidates together may have at most 2^24 cells, and so may those of the model.
         """
         self._prepared(schema)
 
     def span(self, schema: Schema) -> UtilityBound:
-        """Return a bound on how far one record moves any score, in parts of 1 / ``GRID`` (2^-24) record.
-
-        It is the sensitivity by which the exponential mechanism is calibrated: one number for a record that is added or
-        removed, and one for a record that is replaced. The proof is in the class's docstring.
-        """
+        """Return how far one record moves any score, in parts of 1 / ``GRID`` record (proof: see the class)."""
         moved = self.weights
         if self.by_column is not None:
             layout = self._prepared(schema).candidates
@@ -165,11 +154,9 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
         return UtilityBound(largest, 2 * largest)
 
     def utilities(self, rows: Rows, looks: Sequence[SiteMeasurement]) -> Integers:
-        """Return each candidate's score on a site's ``rows``, int64, shape ``(candidates,)``.
+        """Return each candidate's score in parts of 1 / ``GRID`` record, int64, shape ``(candidates,)``.
 
-        Scores are in parts of 1 / ``GRID`` (2^-24) record. ``looks`` are the site's own noisy tables of the candidates
-        that it selected earlier in the same round; if there are any, the model is refitted to them before it is
-        compared with the rows.
+        The model is first refitted to ``looks``, if there are any.
         """
         prepared = self._prepared(rows.schema)
         layout = prepared.candidates
@@ -185,11 +172,7 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
         return scores
 
     def look(self, candidate: int, schema: Schema) -> Query:
-        """Return the query for a candidate's contingency table, which a site answers for itself after selecting it.
-
-        ``candidate`` is its position among the candidates. The site refits the model to the noisy answer, which it does
-        not send.
-        """
+        """Return the query for the candidate's contingency table; its noisy answer does not leave the site."""
         return table_of(self.candidates[candidate])
 
     def _column_weights(self, layout: _Layout) -> Integers:
@@ -209,7 +192,6 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
         return _prepare(_Key(self._content, schema.digest, self, schema))
 
     def _checked(self, sizes: Sequence[int]) -> None:
-        """Raise :class:`InvalidParameter` unless the model can be evaluated and the candidates scored."""
         _check_cliques(self.candidates, sizes)
         _check_cliques(self.factors, sizes)
         count, cells = len(self.candidates), sum(_cells(sizes, q) for q in self.candidates)
@@ -240,10 +222,7 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
             _check_model(sizes, self.measured.cliques)
 
     def _adapted(self, model: MarkovRandomField, looks: Sequence[SiteMeasurement]) -> MarkovRandomField:
-        """Return the model fitted, at this site, to the global measurements and its own noisy tables ``looks``.
-
-        A table that would make the model too large is left out.
-        """
+        """Return the model refitted to ``measured`` and to ``looks``, without those that make it too large."""
         from fedsynth.models.estimate import Measurement
 
         assert self.measured is not None
@@ -311,7 +290,6 @@ class _Layout:
 
     @classmethod
     def of(cls, cliques: Sequence[Clique], sizes: Sequence[int]) -> _Layout:
-        """Return the layout of the tables of ``cliques``."""
         shape = max(map(len, cliques)), len(cliques)
         columns, members, strides = (np.zeros(shape, dtype=np.int64) for _ in range(3))
         for at, q in enumerate(cliques):
@@ -323,8 +301,7 @@ class _Layout:
     def distances(self, rows: Rows, records: int, expected: Sequence[Integers]) -> list[Integers]:
         """Return the sum over cells of | GRID count - records S | of each table, for each S of ``expected``.
 
-        Either every cell is visited, empty or not, or every row. This choice and the running time depend on the numbers
-        of cells and rows alone.
+        Whether cells or rows are visited, and the running time, depend on the numbers of cells and rows alone.
         """
         cells, visits = int(self.sizes.sum()), len(rows) * len(self.cliques)
         if cells <= _MOST_LOOKED_UP and visits <= min(cells, _BLOCK):
@@ -332,7 +309,6 @@ class _Layout:
         return self._by_cell(rows, records, expected)
 
     def _by_cell(self, rows: Rows, records: int, expected: Sequence[Integers]) -> list[Integers]:
-        """Visit all cells, a block of tables at a time."""
         axes = [Axis(column) for column in range(len(rows.schema.stored))]
         found: list[list[Integers]] = [[] for _ in expected]
         first = 0
@@ -350,10 +326,10 @@ class _Layout:
         return [np.concatenate(distances) for distances in found]
 
     def _by_row(self, rows: Any, records: int, expected: Sequence[Integers]) -> list[Integers]:
-        """Visit only the cells that contain rows, each once, at its last row; the sum over empty cells is known.
+        """Visit only the cells that contain rows, each once, at its last row.
 
-        An empty cell adds records S, so that a table's distance is records sum S, as for no rows at all, plus the
-        differences at the cells that contain rows.
+        An empty cell adds records S, so that a table's distance is records sum S plus the differences at the other
+        cells.
         """
         codes = np.stack([column.astype(np.int64) for column in rows.codes])
         places = np.zeros((len(self.cliques), len(rows)), dtype=np.int64) + self.starts[:, None]
@@ -374,20 +350,13 @@ class _Layout:
 
 
 def model_shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
-    """Return the model's share of the rows in each cell of the tables of ``cliques``, as integers.
-
-    The integers are in units of 1 / ``GRID`` (2^-24), table by table, flattened in C order and concatenated; cliques
-    are tuples of column positions.
-    """
+    """Return the model's share of the rows in each cell of the tables of ``cliques``, as :func:`on_grid` does."""
     answers = model.marginals(cliques)
     return on_grid([answers[q] / model.total for q in cliques])
 
 
 def on_grid(shares: Sequence[Floats]) -> Integers:
-    """Return tables of shares of the rows (0 to 1) as integers in units of 1 / ``GRID`` (2^-24), in one flat array.
-
-    The tables are flattened in C order and concatenated (:func:`flat_tables`).
-    """
+    """Return tables of shares of the rows (0 to 1) as integers in units of 1 / ``GRID``, by :func:`flat_tables`."""
     return np.rint(np.clip(np.nan_to_num(flat_tables(shares)), 0.0, 1.0) * GRID).astype(np.int64)
 
 

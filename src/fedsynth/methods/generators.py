@@ -17,20 +17,16 @@ if TYPE_CHECKING:
 
 
 class RowGenerator(Protocol):
-    """Last step of methods with an option ``generator``: turns noisy 1-way and 2-way tables into a source of rows.
-
-    The implementations are :class:`GUM` and :class:`PGM`.
-    """
+    """Last step of methods with an option ``generator``: turns noisy 1-way and 2-way tables into a source of rows."""
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
         """Return a synthesizer whose rows agree with the noisy tables ``measured``, without asking any site.
 
-        ``domain`` gives the columns' bins, over which the tables were counted. ``measured``
-        (:class:`~fedsynth.models.estimate.Measurement`) must contain every column's 1-way table; several tables of the
-        same columns are averaged. ``total`` is the estimated number of records of all sites. ``info`` holds JSON values
-        about the fit, for the synthesizer's ``info``.
+        The tables are over the bins of ``domain``, and contain every column's 1-way table; several of the same columns
+        are averaged. ``total`` is the estimated number of records of all sites. ``info`` holds JSON values for the
+        synthesizer's ``info``.
         """
 
 
@@ -38,20 +34,19 @@ class RowGenerator(Protocol):
 class GUM:
     """GUM, the gradual update method of PrivSyn: makes tables consistent, then changes random rows until they match.
 
-    Drawn rows are changed in ``sweeps`` passes over all tables; fewer than 1 raise :class:`InvalidParameter`. Source:
-    arXiv 2012.15128; the algorithm is in :mod:`fedsynth.models.gum`.
+    Drawn rows are changed in ``sweeps`` passes over all tables. Source: arXiv 2012.15128; the algorithm is in
+    :mod:`fedsynth.models.gum`.
     """
 
     sweeps: int = 20
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         whole(sweeps=self.sweeps)
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return a synthesizer that makes rows from the consistent tables; arguments: :meth:`RowGenerator.generate`."""
+        """Return a synthesizer that makes rows from the consistent tables."""
         from fedsynth.models.gum import GradualRows, GradualUpdate, consistent
 
         tables = consistent(without_noise(domain, measured, total), total, zeros=domain.zeros)
@@ -63,21 +58,20 @@ class PGM:
     """Private-PGM (arXiv 1901.09136): fits a graphical model to the noisy tables, in at most ``iterations`` steps.
 
     A table with which the model would need more than ``max_megabytes`` (MiB, 8 bytes per cell) is skipped; tables are
-    taken in the order given. Options out of range raise :class:`InvalidParameter`.
+    taken in the order given.
     """
 
     iterations: int = 500
     max_megabytes: float = 80.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         whole(iterations=self.iterations)
         positive(max_megabytes=self.max_megabytes)
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return a synthesizer that holds the graphical model; arguments as in :meth:`RowGenerator.generate`."""
+        """Return a synthesizer that holds the graphical model."""
         kept = set(
             select_fitting(domain.sizes, [], [table.clique for table in measured], self.max_megabytes, domain.zeros)
         )

@@ -62,17 +62,14 @@ def basis(groups: int) -> Floats:
 
 
 def _entries(groups: int) -> tuple[Integers, Integers]:
-    """Return the entries of :func:`codes` above and on its diagonal, by column: shape ``(groups - 1,)`` each."""
+    """Return the entries of :func:`codes` above and on its diagonal, by column."""
     at = np.arange(1, groups)
     length = np.sqrt(at * (at + 1.0))
     return np.rint(GRAIN / length).astype(np.int64), np.rint(-GRAIN * at / length).astype(np.int64)
 
 
 def codes(groups: int) -> Integers:
-    """Return the integer vector that encodes each group of an axis, shape ``(groups, groups - 1)``.
-
-    It is the group's row of :func:`basis`, rounded, in units of 1 / ``GRAIN``.
-    """
+    """Return the integer vector of each group: its row of :func:`basis`, rounded, in units of 1 / ``GRAIN``."""
     column, row = np.arange(1, groups), np.arange(groups)[:, None]
     above, diagonal = _entries(groups)
     return np.where(row < column, above, np.where(row == column, diagonal, 0))
@@ -109,7 +106,7 @@ class Interactions(Query, frozen=True):
     def over(
         cls, axes: Sequence[Axis], tables: Sequence[Clique], whole: Sequence[int] = (), weights: Sequence[int] = ()
     ) -> Interactions:
-        """Return the query for ``tables``, with those of the ``axes`` that a table has, renumbered."""
+        """Return the query for ``tables``, with only those of ``axes`` that a table has."""
         used = sorted({at for table in tables for at in table})
         place = {at: number for number, at in enumerate(used)}
         return cls(
@@ -120,10 +117,9 @@ class Interactions(Query, frozen=True):
         )
 
     def check(self, schema: Schema) -> None:
-        """Refuse axes that do not cover all values of their column, and tables over axes that do not exist.
+        """Raise :class:`InvalidParameter` unless each axis covers all values of its column and has 2 to 4096 groups.
 
-        Raises :class:`InvalidParameter`, also for an axis that a table names twice, for one of a single group or of
-        more than 4096, and for a wrong number of weights.
+        Tables must name existing axes, each at most once, and have one weight each, if any.
         """
         check_tables(schema, self.axes, self.tables, self.weights)
         for axis, size in zip(self.axes, self._sizes(schema), strict=True):
@@ -168,20 +164,20 @@ class Interactions(Query, frozen=True):
 
     @property
     def cliques(self) -> list[Clique]:
-        """The columns of each table, by their positions in ``schema.stored``, the columns as sites encode them."""
+        """The columns of each table."""
         return [tuple(self.axes[at].column for at in table) for table in self.tables]
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
-        """Return the shape of each table's answer."""
+        """Return the shape of each table's answer; see the class."""
         lengths = [size - (at not in self.whole) for at, size in enumerate(self._sizes(schema))]
         return [tuple(lengths[at] for at in table) for table in self.tables]
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer."""
+        """Return the number of integers in an answer."""
         return sum(math.prod(shape) for shape in self.shapes(schema))
 
     def extent(self, schema: Schema) -> Extent:
-        """Return the numbers of columns in any table, of axes of the largest table, and of all integers."""
+        """Return how much the tables show, in numbers of the answer."""
         columns = {self.axes[at].column for table in self.tables for at in table}
         return Extent(len(columns), max(map(len, self.tables)), self.cells(schema))
 
@@ -209,7 +205,7 @@ class Interactions(Query, frozen=True):
         return -most, most
 
     def answer(self, rows: Rows) -> Integers:
-        """Return a site's exact sums, flattened in C order and times their weights, one after the other, int64.
+        """Return a site's exact sums, times their weights, flattened in C order, one table after the other, int64.
 
         Counts add up to at most 2^28 rows, and each is multiplied by at most two codes, below 2^12 in absolute value
         each, and by the table's factor: all partial sums stay below 2^58.
@@ -224,16 +220,13 @@ class Interactions(Query, frozen=True):
         return np.concatenate(found)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return each table's sums in its shape, in records: divided by its weight and by ``GRAIN`` squared."""
+        """Return each table's sums, in records."""
         tables = as_tables(flat.astype(np.float64), self.shapes(schema))
         weights = self.weights or (1,) * len(tables)
         return [table / (weight * _UNIT) for table, weight in zip(tables, weights, strict=True)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise in a number of each table, in records.
-
-        ``std`` is the noise's standard deviation in each number of the flat answer.
-        """
+        """Return the standard deviation of the noise in a number of each table, in records."""
         return [std / (weight * _UNIT) for weight in self.weights or (1,) * len(self.tables)]
 
     def _scale(self, table: Sequence[int]) -> int:
@@ -265,10 +258,9 @@ def _norms(groups: int, whole: bool) -> tuple[int, int, int]:
 
 
 class Interaction(NamedTuple):
-    """Released interactions of the columns at the positions ``clique``, ascending, in records.
+    """Released interactions of the columns of ``clique`` (ascending), in records, each with noise of ``std``.
 
-    ``values`` has the shape of a table's answer in :class:`Interactions`; each number has noise of the standard
-    deviation ``std``.
+    ``values`` has the shape of a table's answer in :class:`Interactions`.
     """
 
     clique: Clique
@@ -276,10 +268,10 @@ class Interaction(NamedTuple):
     std: float
 
     def table(self, margins: Mapping[int, Margin], total: float) -> Measurement:
-        """Return the table of one or two columns with these interactions, of ``total`` rows.
+        """Return the table of one or two columns with these interactions and ``margins``, of ``total`` rows.
 
-        That of two columns has the given ``margins``. ``std`` stays that of an interaction: the noise in the table is
-        that of independent noise of this standard deviation in each cell, less its margins.
+        ``std`` stays that of an interaction: the noise in the table is that of independent noise of this standard
+        deviation in each cell, less its margins.
         """
         from fedsynth.models.estimate import Measurement
 
@@ -304,13 +296,12 @@ def measure_interactions(
     weights: Sequence[int] = (),
     whole: int | None = None,
 ) -> list[Interaction]:
-    """Return the noisy interactions of the columns of each of ``cliques``, from one sum over sites.
+    """Return the noisy interactions of each of ``cliques``, from one sum over sites for ``share`` of the budget.
 
-    Groups are those of ``domain``, and each column has two or more. ``share`` is the part of the run's budget for all
-    cliques together, and ``weights`` divide it (as in :class:`Interactions`). In cliques of three columns, one is the
-    column at the position ``whole``, which is not encoded: their interactions are those of the other two columns for
-    each of its groups. Under Laplace noise (delta = 0), whose scale follows L1 norms, whole tables move less than
-    interactions, and are released in their place.
+    Groups are those of ``domain``, at least two per column; ``weights`` as in :class:`Interactions`. In cliques of
+    three columns, the one at the position ``whole`` is not encoded: their interactions are those of the other two
+    columns for each of its groups. Under Laplace noise (delta = 0), whose scale follows L1 norms, whole tables move
+    less than interactions, and are released in their place.
     """
     from fedsynth.methods.measure import EXACT_STD
 
@@ -333,7 +324,7 @@ def measure_interactions(
 
 
 def _of_counts(table: Floats, encoded: Sequence[bool]) -> Floats:
-    """Return the interactions of a table of counts, along the axes that are ``encoded``."""
+    """Return the interactions of a table of counts, along the ``encoded`` axes."""
     for axis, yes in enumerate(encoded):
         if yes:
             table = np.moveaxis(np.tensordot(table, codes(table.shape[axis]) / GRAIN, (axis, 0)), -1, axis)
@@ -343,9 +334,8 @@ def _of_counts(table: Floats, encoded: Sequence[bool]) -> Floats:
 def completed(interaction: Floats, margins: Sequence[Floats]) -> Floats:
     """Return the table of counts that has the given interactions and margins, shape ``(k, l)``, in records.
 
-    ``interaction`` holds the interactions of two columns of k and l groups, shape ``(k - 1, l - 1)``, and ``margins``
-    are the counts of each column. The sums of the result's rows and columns are these margins, whatever the noise in
-    ``interaction``, if they have the same total.
+    ``interaction`` has the shape ``(k - 1, l - 1)``. The sums of the result's rows and columns are the ``margins``,
+    whatever the noise in ``interaction``, if they have the same total.
     """
     first, second = margins
     total = (float(first.sum()) + float(second.sum())) / 2
@@ -363,11 +353,9 @@ def clean_slices(
 ) -> Measurement:
     """Return a 3-way table denoised by slices: for each value of ``column``, the 2-way table of the other two columns.
 
-    ``table`` is the noisy table of three columns, ``column`` the position of one of them, and ``total`` the number of
-    rows of all sites. ``pairs`` holds the denoised 2-way tables of ``column`` with each of the other two columns, in
-    rows: their slices are the margins of the tables to be denoised. ``margins`` are those of all three columns
-    (:func:`margins_of`). The result has the table's shape, in rows; its ``std`` is that of the noise left in a cell.
-    For a value with less than one estimated row, all cells are 0.
+    ``pairs`` holds the denoised 2-way tables of ``column`` with each of the other two columns: their slices are the
+    margins of the tables to be denoised. ``margins`` are those of all three columns (:func:`margins_of`). The ``std``
+    of the result is that of the noise left in a cell. For a value with less than one estimated row, all cells are 0.
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.gum import simplex

@@ -61,15 +61,9 @@ def fit_noisy(
 ) -> MarkovRandomField:
     """Fit a graphical model to noisy tables (Private-PGM), for methods; the fit stops before it fits the noise.
 
-    ``sizes`` are all columns' numbers of bins, in order, ``measured`` the noisy tables
-    (:class:`~fedsynth.models.estimate.Measurement`), ``total`` the number of records of all sites, and ``iterations``
-    the largest number of steps. ``warm_start`` is an earlier model to start from; each of its cliques must be a single
-    column, or lie in a measured one or one of ``zeros``.
-
-    If the tables come from several cohorts of sites (not ``one_cohort``), they disagree by more than their noise, and
-    no model reaches the noise level: the fit then ends as soon as it slows. ``zeros`` masks, by clique, the table cells
-    that the schema's rules forbid (:func:`fedsynth.schema.derive.forbidden_cells`). Raises :class:`FedsynthError` for
-    tables or a ``warm_start`` that do not fit ``sizes``.
+    The arguments are those of :func:`~fedsynth.models.estimate.estimate`. If the tables come from several cohorts of
+    sites (not ``one_cohort``), they disagree by more than their noise, and no model reaches the noise level: the fit
+    then ends as soon as it slows.
     """
     from fedsynth.models.estimate import estimate
 
@@ -94,13 +88,7 @@ def fit_over(
     *,
     one_cohort: bool = True,
 ) -> MarkovRandomField:
-    """Fit a graphical model over the bins of ``domain`` to noisy tables; over a survey's bins, they are denoised first.
-
-    Over the schema's own bins this is :func:`fit_noisy`. Over adaptive bins, which a survey (a first round of noisy
-    counts of single columns) found, it is :func:`without_noise` followed by :func:`fit_clean`, and ``one_cohort`` is
-    not used. The arguments are those of :func:`fit_noisy`; the numbers of bins and the forbidden cells come from
-    ``domain``.
-    """
+    """Fit a graphical model: by :func:`fit_noisy`, or over a survey's bins to denoised tables by :func:`fit_clean`."""
     if domain.columns is None:
         return fit_noisy(
             domain.sizes, measured, total, iterations, warm_start, one_cohort=one_cohort, zeros=domain.zeros
@@ -115,11 +103,10 @@ def fit_clean(
     iterations: int,
     warm_start: MarkovRandomField | None = None,
 ) -> MarkovRandomField:
-    """Fit a graphical model over the bins of ``domain`` to denoised tables.
+    """Fit a graphical model over ``domain`` to tables denoised by :func:`without_noise` or :func:`clean_pairs`.
 
-    The tables ``measured`` come from :func:`without_noise` or :func:`clean_pairs`. The fit does not stop at the noise
-    level, as :func:`fit_noisy` does, but continues until its loss is a small part (``CLEAN_STOP``, 0.05) of that level
-    or falls no further. The other arguments are those of :func:`fit_noisy`.
+    The fit does not stop at the noise level but goes on until its loss is a small part (``CLEAN_STOP``, 0.05) of that
+    level or falls no further.
     """
     from fedsynth.models.estimate import estimate
 
@@ -138,11 +125,9 @@ def fit_clean(
 def without_noise(domain: Domain, measured: Sequence[Measurement], total: float) -> list[Measurement]:
     """Return noisy tables with the 2-way ones denoised, if they are over a survey's bins; else ``measured`` unchanged.
 
-    A survey is a first round of noisy counts of single columns, from which the bins of ``domain`` were derived.
-    ``measured`` are noisy tables of ``total`` records over these bins, the 1-way table of every column among them.
-    Tables of the same columns are averaged by inverse variance, so that the result has one table for each set of
-    columns. Its 1-way tables are also averaged with sums over the 2-way tables, its 2-way tables are denoised by
-    :func:`clean_pairs`, and tables of three or more columns are left as measured.
+    ``measured`` are tables of ``total`` records, the 1-way table of every column among them. Tables of the same columns
+    are averaged by inverse variance; 1-way tables are also averaged with sums over the 2-way tables; 2-way tables are
+    denoised by :func:`clean_pairs`, and tables of three or more columns are left as measured.
     """
     if domain.columns is None:
         return list(measured)
@@ -162,11 +147,10 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
 def clean_pairs(
     domain: Domain, ones: Sequence[Measurement], pairs: Sequence[Measurement], total: float
 ) -> dict[Clique, PairTable]:
-    """Return the noisy 2-way tables ``pairs`` with less noise, by the positions of their columns.
+    """Return the noisy 2-way tables ``pairs`` with less noise (:mod:`fedsynth.models.pair_tables`), by their columns.
 
-    ``pairs`` count rows in the bins of ``domain``, and so do ``ones``, the noisy 1-way tables of the same columns, from
-    which the margins of the result are taken. ``total`` is the estimated number of rows, to which every table of the
-    result adds up but for noise. The algorithm, a low-rank approximation, is in :mod:`fedsynth.models.pair_tables`.
+    Their margins are those of ``ones``, the noisy 1-way tables of the same columns; ``total`` is the estimated number
+    of rows, to which every table of the result adds up but for noise.
     """
     from fedsynth.models.pair_tables import denoised
 
@@ -179,12 +163,7 @@ def clean_pairs(
 
 
 def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dict[int, Margin]:
-    """Return, by column position, what denoising needs to know of a column: its distribution over its groups (bins).
-
-    A :class:`~fedsynth.models.pair_tables.Margin` has the estimated share of the rows in each group, and the number of
-    groups, from the first, that are in a meaningful order, such as intervals of a number (0: none). ``ones`` are the
-    noisy 1-way tables over the groups of ``domain``; they are projected on the simplex of ``total`` records.
-    """
+    """Return, by column position, each column's distribution over its groups, from the noisy 1-way tables ``ones``."""
     from fedsynth.models.gum import simplex
     from fedsynth.models.pair_tables import Margin
 
@@ -197,7 +176,6 @@ def free_numbers(domain: Domain, clique: Clique) -> int:
 
     For a 2-way table over a survey's bins this is the sum of the lengths of its two sides (at most its number of
     cells), since what denoising keeps is taken to have rank one. For any other table it is the number of its cells.
-    ``clique`` holds the positions of the table's columns; ``domain`` gives their bins.
     """
     shape = domain.shape(clique)
     cells = math.prod(shape)
@@ -205,21 +183,15 @@ def free_numbers(domain: Domain, clique: Clique) -> int:
 
 
 def noise_norm(domain: Domain, clique: Clique) -> float:
-    """Return the L2 norm of the noise left in a table of ``clique``, in units of one cell's standard deviation.
-
-    It is the norm expected after denoising (:func:`without_noise`), the square root of :func:`free_numbers`; the unit
-    is the standard deviation before denoising. ``clique`` holds column positions, ``domain`` gives their bins.
-    """
+    """Return the L2 norm of the noise left in a table after denoising, in units of one cell's std before it."""
     return math.sqrt(free_numbers(domain, clique))
 
 
 def noise_weight(domain: Domain, clique: Clique) -> float:
-    """Return the L1 norm of the noise left in a table of ``clique``, in units of one cell's standard deviation.
+    """Return the L1 norm of the noise left in a table after denoising, in units of one cell's std before it.
 
-    It is the norm expected after denoising (:func:`without_noise`); the unit is the standard deviation before
-    denoising. ``clique`` holds column positions, ``domain`` gives their bins. Noise with k degrees of freedom
-    (:func:`free_numbers`) has the L2 norm sqrt(k); spread over n cells, it has the L1 norm ``NOISE_L1`` sqrt(n k),
-    where ``NOISE_L1`` is the mean of |Z| for a standard normal Z, about 0.8.
+    Noise with k degrees of freedom (:func:`free_numbers`) has the L2 norm sqrt(k); spread over n cells, it has the L1
+    norm ``NOISE_L1`` sqrt(n k).
     """
     return NOISE_L1 * math.sqrt(math.prod(domain.shape(clique)) * free_numbers(domain, clique))
 
@@ -228,8 +200,8 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
     """Return the number of records of ``sites`` (default: all): public, or estimated from noisy tables.
 
     Without public numbers, the estimate is the inverse-variance mean of the sums of all tables in ``measured``, each of
-    which counts every record once. It has no further privacy cost. It is at least 1. ``sites`` (names) matters only if
-    row counts are public. The federation, once it knows the number, warns of questions that noise would drown.
+    which counts every record once, and at least 1; it costs no further privacy. The federation, once it knows the
+    number, warns of questions that noise would drown.
     """
     if federation.sizes is not None:
         total = float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
@@ -245,8 +217,8 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
 def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> list[Measurement]:
     """Return the noisy 1-way tables ``ones``, each averaged with the sums over larger ``tables`` of the same column.
 
-    ``tables`` are noisy tables of two or more columns; those that contain a column are summed over their other columns.
-    The average is by inverse variance, and has no further privacy cost. The noise of all tables must be independent.
+    ``tables`` are noisy tables of two or more columns. The average is by inverse variance, and has no further privacy
+    cost; the noise of all tables must be independent.
     """
     from fedsynth.models.estimate import Measurement, inverse_variance_mean
 
@@ -260,7 +232,7 @@ def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> 
 
 
 def averages(tables: Sequence[Measurement]) -> list[Measurement]:
-    """Return one table for each clique of noisy ``tables``: the average of all with the clique, by inverse variance."""
+    """Return one table for each clique: the average of all ``tables`` with the clique, by inverse variance."""
     from fedsynth.models.estimate import Measurement, merged
 
     return [Measurement(clique, values, math.sqrt(variance)) for clique, (values, variance) in merged(tables).items()]
@@ -269,8 +241,8 @@ def averages(tables: Sequence[Measurement]) -> list[Measurement]:
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
     """Return each site's number of records, at least 1, and the share of the budget spent (0 if sizes are public).
 
-    The numbers are by site's name. Unless they are public, every site adds its own noise to its number, which costs the
-    part ``share`` of the budget; sites that do not answer are missing from the result.
+    Unless the numbers are public, every site adds its own noise to its number, for ``share`` of the budget; sites that
+    do not answer are missing from the result.
     """
     if federation.sizes is not None:
         return {site: max(1.0, float(n)) for site, n in federation.sizes.items()}, 0.0
@@ -285,13 +257,11 @@ def measure(
     weights: Sequence[int] = (),
     domain: Domain | None = None,
 ) -> list[Measurement]:
-    """Return noisy contingency tables, in records, from one sum over sites: one for each of ``cliques``.
+    """Return noisy contingency tables of ``cliques``, in records, from one sum over sites.
 
-    A clique holds column positions. ``share`` is the part of the run's budget for all tables together, or ``EXACT`` for
-    no noise. ``weights`` divide this share between the tables (see :meth:`Domain.counts
-    <fedsynth.methods.domain.Domain.counts>`; :func:`weights_for` computes them). The tables are over the bins of
-    ``domain``, by default the schema's own. Tables are summed over all sites of ``federation`` that answer; too few
-    raise :class:`SiteLost`.
+    ``share`` is the part of the budget for all tables together, or ``EXACT`` for no noise; ``weights`` divide it
+    between them (:class:`~fedsynth.federation.query.Counts`, :func:`weights_for`). The tables are over the bins of
+    ``domain``, by default the schema's own.
     """
     query = (domain or Domain(federation.schema)).counts(cliques, weights)
     released = federation.sum(query, share)
@@ -309,10 +279,7 @@ def network_order(method: Any) -> int:
 
 
 def table_of(clique: Clique) -> Counts:
-    """Return the query for one contingency table of ``clique``, over the schema's own bins.
-
-    ``clique`` holds column positions. The query describes the bins of these columns only, so that the message is short.
-    """
+    """Return the query for one table of ``clique`` over the schema's bins, which describes these columns only."""
     return Counts(tuple(Axis(column) for column in clique), (tuple(range(len(clique))),))
 
 
@@ -321,11 +288,9 @@ def measure_in_vault(
 ) -> list[Measurement]:
     """Release one noisy table for each of ``cliques`` from a vault, for ``share`` of the run's budget in total.
 
-    ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the bins of ``domain``; sites were
-    charged a share of the run's budget when they deposited their tables in it, and whatever the vault releases is paid
-    from that share. Tables and noise are returned in records times ``factor``, the ratio of the records of all sites to
-    those of the sites in the vault. Raises :class:`BudgetExceeded` if less than ``share`` is left of it, and
-    :class:`Unsupported` for tables that were not deposited.
+    Tables and noise are in records times ``factor``, the ratio of the records of all sites to those of the sites in the
+    vault. Raises :class:`BudgetExceeded` if less than ``share`` is left of what the sites were charged at their
+    deposits, and :class:`Unsupported` for tables that were not deposited.
     """
     return measurements(cliques, *vault.open(domain.counts(cliques), share), factor)
 
@@ -337,12 +302,10 @@ def measurements(
     factor: float = 1.0,
     least_std: float = EXACT_STD,
 ) -> list[Measurement]:
-    """Return released ``tables`` as measurements, the input of a fit, each with its columns and its noise.
+    """Return released ``tables`` of ``cliques`` as measurements, the input of a fit, with the noise ``stds`` in a cell.
 
-    ``cliques`` are the tables' columns (tuples of positions), and ``stds`` the standard deviations of the noise in a
-    cell of each. A standard deviation below ``least_std`` is raised to it, since a fit divides by it. Tables and
-    standard deviations are multiplied by ``factor``: the ratio of all records to those counted, for tables of some
-    sites only.
+    A standard deviation below ``least_std`` is raised to it, since a fit divides by it. Tables and standard deviations
+    are multiplied by ``factor``: the ratio of all records to those counted, for tables of some sites only.
     """
     from fedsynth.models.estimate import Measurement
 
@@ -355,10 +318,9 @@ def measurements(
 def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
     """Return integer weights, 1 to 64, by which a query divides its privacy cost between its tables as ``shares`` say.
 
-    They are the ``weights`` of :class:`~fedsynth.federation.query.Counts`, one for each table. Only the ratios of the
-    shares matter. Table i causes a part of the cost in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]``
-    under Laplace noise (a ``budget`` with delta = 0). The result is the smallest weights that come within a twentieth
-    of every share, or else those that come closest.
+    Only the ratios of the shares matter. Table i causes a part of the cost in proportion to ``w[i] ** 2`` under
+    Gaussian noise, to ``w[i]`` under Laplace noise (a ``budget`` with delta = 0). The result is the smallest weights
+    that come within a twentieth of every share, or else those that come closest.
     """
     power = 1 if budget.pure else 2
     wanted = np.asarray(shares, dtype=np.float64) / np.sum(shares)
@@ -376,12 +338,11 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
 
 
 def table_shares(cells: Sequence[float], budget: Budget) -> list[float]:
-    """Return how to divide a privacy cost between tables of given sizes for the least total L1 error.
+    """Return how to divide a privacy cost between tables of given numbers of ``cells`` for the least total L1 error.
 
-    ``cells`` has the number of cells of each table, and the result one share for each; the shares sum to 1. A table's
-    L1 error is proportional to its cells times the standard deviation of its noise. The variance is the inverse of the
-    table's cost (Gaussian noise) or of its square (Laplace noise, for a ``budget`` with delta = 0), so that the least
-    error has costs proportional to cells^(2/3) or cells^(1/2), respectively.
+    A table's L1 error is proportional to its cells times the standard deviation of its noise. The variance is the
+    inverse of the table's cost (Gaussian noise) or of its square (Laplace noise, delta = 0), so that the least error
+    has costs proportional to cells^(2/3) or cells^(1/2), respectively.
     """
     prices = np.asarray(cells, dtype=np.float64) ** (1 / 2 if budget.pure else 2 / 3)
     return list(prices / prices.sum())
@@ -391,8 +352,8 @@ def interaction_share(domain: Domain, clique: Clique, budget: Budget, whole: int
     """Return the squared length of what a row adds to the interactions of a clique, as released for this ``budget``.
 
     It is the product of 1 - 1 / groups over the columns of ``clique``, without the one at the position ``whole`` in a
-    clique of three (:func:`~fedsynth.methods.interactions.measure_interactions`); 1 for whole tables, which are
-    released under Laplace noise.
+    clique of three; 1 for whole tables, which are released under Laplace noise
+    (:func:`~fedsynth.methods.interactions.measure_interactions`).
     """
     if budget.pure:
         return 1.0
@@ -410,12 +371,10 @@ def pair_weights(
 ) -> tuple[int, ...]:
     """Return the weights (:func:`weights_for`) that divide a privacy cost between the interactions of ``pairs``.
 
-    The division minimises the total L1 error (:func:`table_shares`); cells are counted over the groups (bins) of
-    ``domain``. ``favoured`` has one entry for each pair: if those marked True would get less than the part ``share`` of
-    the cost together, they get about this part (weights are rounded). Empty, as by default, or all True, it changes
-    nothing. ``pairs`` may contain cliques of three columns, one of them ``whole``
-    (:func:`~fedsynth.methods.interactions.measure_interactions`), and cliques of one, which get the part
-    ``columns`` together in addition to their share of the rest. ``budget`` says which noise is used.
+    The division minimises the total L1 error (:func:`table_shares`). If the pairs marked in ``favoured`` would get less
+    than the part ``share`` of the cost together, they get about this part (:func:`favoured_shares`). ``pairs`` may
+    contain cliques of three columns, one of them ``whole``, and cliques of one, which get the part ``columns`` together
+    in addition to their share of the rest.
     """
     moved = [interaction_share(domain, pair, budget, whole) for pair in pairs]
     # An error in a column's distribution is an error in each of its tables as well.
@@ -433,8 +392,7 @@ def pair_weights(
 def favoured_shares(prices: Sequence[float], favoured: Sequence[bool], share: float) -> list[float]:
     """Return ``prices`` as parts of their sum, raised for favoured ones to the part ``share`` of it together.
 
-    ``favoured`` has one entry for each price. Nothing is raised if it is empty or all True, or if those marked True
-    have this part already.
+    Nothing is raised if ``favoured`` is empty or all True, or if those marked True have this part already.
     """
     found = np.array(prices, dtype=np.float64) / np.sum(prices)
     raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(found), dtype=bool)
@@ -445,20 +403,14 @@ def favoured_shares(prices: Sequence[float], favoured: Sequence[bool], share: fl
 
 
 def shares(**numbers: float) -> None:
-    """Raise :class:`InvalidParameter` unless every number lies strictly between 0 and 1; for methods' options.
-
-    Each keyword is an option that holds a share, by its name, which the message gives.
-    """
+    """Raise :class:`InvalidParameter` unless every number lies strictly between 0 and 1; keywords name the options."""
     for name, number in numbers.items():
         if not (number > 0 and share_left(number)):
             raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
 
 
 def optional_shares(**numbers: float) -> None:
-    """Raise :class:`InvalidParameter` unless every number is 0 or lies strictly between 0 and 1; for methods' options.
-
-    Each keyword is an option that holds a share, by its name, which the message gives.
-    """
+    """Raise :class:`InvalidParameter` unless every number is 0 or lies strictly between 0 and 1."""
     for name, number in numbers.items():
         if not (number >= 0 and share_left(number)):
             raise InvalidParameter(f"{name} must be 0 or lie strictly between 0 and 1, not {number}")
@@ -476,10 +428,7 @@ def share_left(*spent: float) -> float:
 
 
 def check_shares(purpose: str, **spent: float) -> None:
-    """Raise :class:`InvalidParameter` unless the shares ``spent`` leave a part of the budget; for methods' options.
-
-    Each keyword is the name of an option that holds a share; ``purpose`` says, in the message, what the rest is for.
-    """
+    """Raise :class:`InvalidParameter` unless the shares ``spent`` leave a part of the budget for ``purpose``."""
     if not share_left(*spent.values()):
         values = " and ".join(f"{name} = {share}" for name, share in spent.items())
         raise InvalidParameter(f"{values} leave nothing for {purpose}; lower one of them")
@@ -494,9 +443,9 @@ def select_fitting(
 ) -> list[Clique]:
     """Return the cliques ``held``, then those of ``more`` that can be added to a model of at most ``megabytes``.
 
-    Cliques are tuples of column positions, tried in order; ``sizes`` are all columns' numbers of bins. The size is that
-    of the tables of a graphical model of all cliques, in MiB at 8 bytes per cell. The cliques of ``rules`` (columns
-    that a rule of the schema names together) count as parts of the model, but are not returned.
+    Cliques are tried in order. ``sizes`` are all columns' numbers of bins. The size is that of the tables of a
+    graphical model of all cliques, in MiB at 8 bytes per cell; the cliques of ``rules`` count as parts of the model,
+    but are not returned.
     """
     kept, ruled = list(held), list(rules)
     for clique in more:
@@ -506,20 +455,12 @@ def select_fitting(
 
 
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
-    """Return whether a graphical model of ``cliques`` and ``candidate`` needs at most ``megabytes``.
-
-    The size is that of the model's tables, in MiB at 8 bytes per cell. Cliques are tuples of column positions, and
-    ``sizes`` are all columns' numbers of bins. A candidate that the model already contains always fits.
-    """
+    """Return whether a model of ``cliques`` and ``candidate`` needs at most ``megabytes``: :func:`megabytes_with`."""
     return megabytes_with(sizes, cliques, candidate) <= megabytes
 
 
 def megabytes_with(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique) -> float:
-    """Return the MiB, at 8 bytes per cell, of the tables of a graphical model of ``cliques`` with ``candidate`` added.
-
-    Cliques are tuples of column positions, and ``sizes`` are all columns' numbers of bins. The result is 0 if the model
-    already contains the candidate.
-    """
+    """Return the MiB, at 8 bytes per cell, of a model's tables with ``candidate``; 0 if it contains it already."""
     tree = _grown_tree(tuple(sizes), tuple(cliques))
     return 0.0 if tree.holds(candidate) else tree.cells(candidate) * 8 / _MEGABYTE
 

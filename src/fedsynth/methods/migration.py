@@ -1,8 +1,8 @@
 """FedMigration: the FedBN thesis's structure search, by genetic algorithms that exchange their best structures.
 
-Source: the FedBN thesis, in which sites search; here the server does, for all of them; the search itself is in
-:mod:`fedsynth.models.evolution`. The fitness of a structure is the sum, over all columns, of the mutual information of
-a column with each of its parents. Kept for comparison: :class:`~fedsynth.methods.bayes.FedChowLiu` finds the best
+Source: the FedBN thesis, in which sites search; here the server does, for all of them
+(:mod:`fedsynth.models.evolution`). The fitness of a structure is the sum, over all columns, of the mutual information
+of a column with each of its parents. Kept for comparison: :class:`~fedsynth.methods.bayes.FedChowLiu` finds the best
 structure of the same objective in a fraction of the time, exactly for up to 20 columns.
 """
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class MigrationOptions:
     """Options of the genetic structure search of :class:`FedMigration`: populations evolve on separate islands.
 
-    An individual is an order of the columns with candidate parents for each. Islands exchange their fittest
-    individuals; the fitness is defined at :meth:`best`. Options out of range raise :class:`InvalidParameter`.
+    An individual is an order of the columns with candidate parents for each.
 
     Parameters
     ----------
@@ -51,7 +50,6 @@ class MigrationOptions:
     selection: int = 10
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         whole(degree=self.degree, rounds=self.rounds, interval=self.interval)
         whole(population=self.population, selection=self.selection)
         if self.selection >= self.population:
@@ -63,11 +61,10 @@ class MigrationOptions:
     def best(self, weights: Sequence[Array], rng: np.random.Generator) -> Population:
         """Search for the best network on islands, one for each matrix in ``weights``; return it as a population of one.
 
-        ``weights`` are symmetric matrices, shape ``(columns, columns)``, such as a site's mutual information of all
-        pairs. On island k the fitness of an individual, which is to be maximised, is the sum of ``weights[k][i, j]``
-        over all columns i and their parents j. In the end, each island offers its fittest individual, and the one with
-        the highest mean fitness over all islands is returned. ``rng`` is the only source of randomness; no site is
-        asked.
+        ``weights`` are symmetric matrices, shape ``(columns, columns)``. On island k the fitness of an individual,
+        which is to be maximised, is the sum of ``weights[k][i, j]`` over all columns i and their parents j. In the end,
+        each island offers its fittest individual, and the one with the highest mean fitness over all islands is
+        returned.
         """
         from fedsynth.models.evolution import migrate
 
@@ -92,13 +89,9 @@ class MigrationOptions:
 class FedMigration(MigrationOptions):
     """The FedBN thesis's genetic structure search made private: it reads noisy pairwise tables of all sites.
 
-    The server runs as many islands (populations of a genetic algorithm, which exchange their fittest individuals) as
-    there are sites, so that migration costs no privacy and no messages. An individual is an order of the columns with
-    candidate parents for each; its fitness is the sum of the mutual information of each column with each of its
-    parents, estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`, which
-    maximises the same sum exactly for up to 20 columns. Options out of range raise :class:`InvalidParameter`.
-
-    The further options are those of :class:`MigrationOptions`.
+    The server runs as many islands as there are sites, so that migration costs no privacy and no messages; mutual
+    information is estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`. The
+    further options are those of :class:`MigrationOptions`.
 
     Parameters
     ----------
@@ -117,18 +110,13 @@ class FedMigration(MigrationOptions):
     max_cells: int = 500_000
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         super().__post_init__()
         shares(survey_share=self.survey_share, pair_share=self.pair_share)
         check_shares("the structure's tables", survey_share=self.survey_share, pair_share=self.pair_share)
         whole(cells=self.cells, max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        The result's ``info["parents"]`` are each column's parents, as column positions. Raises what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info["parents"]`` are each column's parents, as column positions."""
         from fedsynth.models.evolution import structure_of
 
         pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)

@@ -1,4 +1,4 @@
-"""MST: a spanning tree of strongly dependent pairs of columns; needs a vault (exact sums, opened only with noise).
+"""MST: a spanning tree of strongly dependent pairs of columns, on a vault.
 
 Source: McKenna, Miklau & Sheldon, "Winning the NIST Contest", JPC 2021 (arXiv 2108.04978).
 """
@@ -33,14 +33,12 @@ if TYPE_CHECKING:
 class MST:
     """Measures pairs of columns that form a spanning tree, drawn one by one and favouring dependent pairs.
 
-    It needs a trust model (who adds the noise) with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that
-    are opened only with noise). The 1-way tables, the draws and the tree's tables each get a third of the budget. Rare
-    values of a column (``rare``) are merged into one group; without a survey (``bins_share``), generated rows of that
-    group take its values equally often.
+    The 1-way tables, the draws and the tree's tables each get a third of the budget. Rare values of a column (``rare``)
+    are merged into one group; without a survey (``bins_share``), generated rows of that group take its values equally
+    often.
 
     Source: McKenna, Miklau & Sheldon (arXiv 2108.04978). In the fit, the published code weights each group of a column
-    by the variance of its own noise; here all groups of a column get their mean variance. Options out of range raise
-    :class:`InvalidParameter`.
+    by the variance of its own noise; here all groups of a column get their mean variance.
 
     Parameters
     ----------
@@ -49,9 +47,9 @@ class MST:
     iterations
         Upper bound on the steps of the fit.
     bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; the thirds are then thirds of what is left, and the survey's groups are merged
-        instead of values. Three servers allow no survey. 0: no survey; the schema's own bins, as in the paper.
+        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the thirds
+        are then thirds of what is left, and the survey's groups are merged instead of values. Three servers allow no
+        survey. 0: the schema's own bins, as in the paper.
     """
 
     rare: float = 3.0
@@ -59,18 +57,12 @@ class MST:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         optional_shares(bins_share=self.bins_share)
         positive(rare=self.rare)
         whole(iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        Raises :class:`Unsupported`, before anything is spent, under a trust model without a vault; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["cliques"]`` are the tree's
-        pairs.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the tree's pairs."""
         federation.require_vault()
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         share = 1 - self.bins_share
@@ -96,16 +88,14 @@ class MST:
 def merged_columns(domain: Domain, released: Sequence[Measurement], total: float, rare: float) -> Domain:
     """Return the bins over which the tree's 2-way tables are counted: those of ``domain`` with rare groups merged.
 
-    ``released`` has the noisy 1-way table of each column over the groups (bins) of ``domain``, in order. A group is
-    rare if its count there is below ``rare`` standard deviations of the noise; two or more rare groups of a column
-    become one. The result also holds the estimated count of each group, projected to sum to ``total`` records in every
-    column.
+    A group is rare if its count in ``released`` (the 1-way tables over the groups of ``domain``, in order) is below
+    ``rare`` standard deviations of the noise; two or more rare groups of a column become one. The result also holds the
+    estimated count of each group, projected to sum to ``total`` records in every column.
 
-    If ``domain`` has the schema's own bins (``domain.columns`` is None), the estimates are the counts in ``released``,
-    and merged values share their rows evenly. Otherwise it has adaptive bins from a survey (a first round of noisy
-    counts of single columns, :func:`~fedsynth.methods.survey.survey`), and the estimates average the survey's counts
-    with these. Rows are then spread within a group as the survey found them, and groups of a numeric column are not
-    merged, since the survey has merged rare ones with their neighbours already.
+    Over the schema's own bins, the estimates are the counts in ``released``, and merged values share their rows evenly.
+    Over a survey's bins, they average the survey's counts with these; rows are spread within a group as the survey
+    found them, and groups of a numeric column are not merged, since the survey has merged rare ones with their
+    neighbours already.
     """
     from fedsynth.models.adaptive_bins import AdaptiveBins
 
@@ -135,10 +125,9 @@ def spanning_tree(
 ) -> list[Clique]:
     """Return the edges of a spanning tree of columns, drawn one by one by the exponential mechanism.
 
-    All draws together cost ``share`` of the run's budget. An edge is one of ``pairs`` (column positions), whose exact
-    tables are in ``vault`` (:class:`~fedsynth.federation.vault.Vault`). A pair's score is the distance between its
-    exact table and the table of independent columns, that is, the product of the noisy 1-way tables ``measured``, of
-    ``total`` records each; the distance is L1 with a trusted server, and L2 if the vault's tables are secret-shared.
+    All draws together cost ``share`` of the budget. A pair's score is the distance between its exact table in the
+    ``vault`` and that of independent columns, the product of the noisy 1-way tables ``measured``, of ``total`` records
+    each; the distance is L1 with a trusted server, and L2 if the vault's tables are secret-shared.
     """
     from fedsynth.federation.vault import CandidateScores
 

@@ -39,15 +39,13 @@ CLEAR = 5.0
 class OneShot:
     """Measures all 1-way and 2-way marginals in one round and models the pairs of columns that stand out from noise.
 
-    It needs one round of noisy sums over all sites (two with ``bins_share``), so that it runs under every trust model
-    (who adds the noise) except "three-servers". The model has a spanning tree of the most dependent pairs, and other
-    significant pairs while it stays small (:func:`strongest_pairs`). This choice is post-processing of released tables
-    and costs no privacy, so that the tables get the whole budget. Pairs that are not modelled still improve the
-    estimates of their columns. Every multi-round method has to beat this baseline.
+    The model has a spanning tree of the most dependent pairs, and other significant pairs while it stays small
+    (:func:`strongest_pairs`). This choice is post-processing of released tables and costs no privacy, so that the
+    tables get the whole budget. Pairs that are not modelled still improve the estimates of their columns. Every
+    multi-round method has to beat this baseline.
 
     Source: a baseline to which FLAIM (arXiv 2310.06447) is compared; the tree follows Chow & Liu (doi
-    10.1109/TIT.1968.1054142); the fit is Private-PGM (arXiv 1901.09136). Options out of range raise
-    :class:`InvalidParameter`.
+    10.1109/TIT.1968.1054142); the fit is Private-PGM (arXiv 1901.09136).
 
     Parameters
     ----------
@@ -61,9 +59,9 @@ class OneShot:
     iterations
         Upper bound on the steps of the final fit.
     bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts. ``pair_share`` is then a share of what is left, and the pairs' tables are
-        denoised before the fit. 0: no survey; the schema's own bins.
+        Share of the budget for a survey (:mod:`fedsynth.methods.survey`), a round that derives adaptive bins first.
+        ``pair_share`` is then a share of what is left, and the pairs' tables are denoised before the fit. 0: the
+        schema's own bins.
     """
 
     pair_share: float = 0.8
@@ -72,19 +70,13 @@ class OneShot:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(pair_share=self.pair_share)
         optional_shares(bins_share=self.bins_share)
         positive(max_megabytes=self.max_megabytes)
         whole(iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        There is one noisy sum over all sites, after a survey if ``bins_share`` is positive. The result's
-        ``info["cliques"]`` are the modelled pairs. Raises what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the modelled pairs."""
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         pair_share, left = self.pair_share if pairs else 0.0, 1 - self.bins_share
         domain = surveyed(federation, self.bins_share, len(pairs), pair_share * left or left)
@@ -116,9 +108,8 @@ def strongest_pairs(
     dependent first, each is added unless the tables of the graphical model would then need more than ``megabytes``
     (MiB, 8 bytes per cell).
 
-    ``sizes`` are all columns' numbers of bins. ``one_way``, in the order of columns, and ``two_way`` are the noisy
-    tables of ``total`` records. ``cliques`` are columns that a rule of the schema names together, which the model
-    contains as well.
+    ``one_way`` is in the order of columns, whose numbers of bins are ``sizes``; all tables are of ``total`` records.
+    ``cliques`` are columns that a rule of the schema names together, which the model contains as well.
     """
     from fedsynth.models.gum import simplex
 

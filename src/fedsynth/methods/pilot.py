@@ -26,20 +26,12 @@ _ITERATIONS = 30  # of a fit to coarse tables, which need not be exact
 
 @dataclass(frozen=True, eq=False)
 class CoarseTable:
-    """A noisy table of two columns over coarse bins, each a union of finer groups, as counted by :func:`pilot`.
-
-    ``measured`` is the table, in records.
-    """
+    """A noisy table of two columns over coarse bins, each a union of finer groups, as counted by :func:`pilot`."""
 
     measured: Measurement
 
     def distance(self, table: Floats) -> float:
-        """Return an unbiased estimate of the squared L2 distance, in squared records, of the exact table to ``table``.
-
-        The exact table is the one that ``measured`` holds with noise. ``table`` is any table of numbers in the shape of
-        ``measured.values``, such as counts of synthetic rows, taken as it is. The expected square of the noise in
-        ``measured`` is subtracted, so that the estimate may be negative.
-        """
+        """Return an unbiased estimate of the squared L2 distance (records^2) to ``table``; it may be negative."""
         values, std = self.measured.values, self.measured.std
         rows, columns = values.shape
         return float(((values - table) ** 2).sum() - std**2 * (rows - 1) * (columns - 1))
@@ -49,11 +41,10 @@ class CoarseTable:
 class Pilot:
     """Result of :func:`pilot`: a coarse noisy table of every pair of columns, with estimates of the pair's dependence.
 
-    The coarse tables are over bins that are unions of finer groups of values: ``domain`` has these bins, and
-    ``unions[column][group]`` is the number of the bin that contains the group. ``ones`` are the noisy 1-way tables over
-    the bins, in order, of ``total`` records. By pair of column positions, ``tables`` holds the coarse tables,
-    ``strengths`` the estimated L2 distances, in records, of the pairs' tables from those of independent columns, and
-    ``correlations`` the correlations of normal scores, 0 where noise hides them.
+    ``domain`` has the coarse bins, and ``unions[column][group]`` is the number of the bin that contains a finer group.
+    ``ones`` are the noisy 1-way tables over the bins, in order, of ``total`` records. By pair of column positions,
+    ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of independent columns,
+    and ``correlations`` the correlations of normal scores, 0 where noise hides them.
     """
 
     domain: Domain
@@ -65,10 +56,7 @@ class Pilot:
     correlations: dict[Clique, float]
 
     def fitted(self, pairs: Sequence[Clique], start: MarkovRandomField | None = None) -> MarkovRandomField:
-        """Return a graphical model of the coarse tables of ``pairs``, without their noise; the fit begins at ``start``.
-
-        The pairs of ``start`` must be among ``pairs``.
-        """
+        """Return a graphical model of the denoised tables of ``pairs``, fitted from ``start``, of some of them."""
         tables = [self.tables[pair].measured for pair in pairs if pair in self.tables]
         clean = clean_pairs(self.domain, self.ones, tables, self.total)
         without = [clean[table.clique].measurement(table.clique, table.std) for table in tables]
@@ -77,19 +65,15 @@ class Pilot:
     def unexplained(self, model: MarkovRandomField, pairs: Iterable[Clique]) -> dict[Clique, float]:
         """Return how far the coarse tables of ``pairs`` are from those of a model: L2 distances, in records.
 
-        The distances are those of the exact tables, as :meth:`CoarseTable.distance` estimates them, at least 0. A pair
-        with a column of one bin is left out.
+        They are those of the exact tables (:meth:`CoarseTable.distance`), at least 0. A pair with a column of one bin
+        is left out.
         """
         asked = [pair for pair in pairs if pair in self.tables]
         expected = model.marginals(asked)
         return {pair: math.sqrt(max(self.tables[pair].distance(expected[pair]), 0.0)) for pair in asked}
 
     def worked_into(self, pairs: Sequence[Measurement]) -> list[Measurement]:
-        """Return finer noisy tables of ``pairs`` of columns, averaged with the pilot's coarse tables of the same pairs.
-
-        All tables are over the groups whose unions are the pilot's bins. Averages are weighted by the noise and have no
-        privacy cost.
-        """
+        """Return finer noisy tables of ``pairs``, averaged by their noise with the pilot's coarse ones."""
         from fedsynth.models.pair_tables import averaged
 
         return [
@@ -108,12 +92,11 @@ def pilot(
 ) -> Pilot:
     """Count all ``pairs`` of columns over coarse unions of groups in one noisy sum, to find the dependent pairs.
 
-    The sum costs ``share`` of the budget. ``pairs`` are pairs of column positions. The groups of ``domain`` are united
-    into bins so large that the mean cell of a table of two numeric columns holds about one standard deviation of the
-    noise or more, in records, as far as two bins per column allow. ``columns`` are the noisy 1-way tables over the
-    groups, in order, of ``total`` records. The result estimates each pair's L2 distance from independence; if its
-    correlation stands out from the noise, the estimate is at least the distance of a Gaussian copula with this
-    correlation.
+    The sum costs ``share`` of the budget. The groups of ``domain`` are united into bins so large that the mean cell of
+    a table of two numeric columns holds about one standard deviation of the noise or more, as far as two bins per
+    column allow. ``columns`` are the noisy 1-way tables over the groups, in order, of ``total`` records. If a pair's
+    correlation stands out from the noise, its estimated distance from independence is at least that of a Gaussian
+    copula with this correlation.
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.pair_tables import Margin, dependence

@@ -1,7 +1,6 @@
 """PrivBayes on a vault: the central baseline, which draws each column's parents by the exponential mechanism.
 
-A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that are opened only with noise. Source: Zhang,
-Cormode, Procopiuc, Srivastava & Xiao (TODS 2017, doi 10.1145/3134428).
+Source: Zhang, Cormode, Procopiuc, Srivastava & Xiao (TODS 2017, doi 10.1145/3134428).
 """
 
 from __future__ import annotations
@@ -41,15 +40,13 @@ LARGER = 4.0  # the groups are planned for tables with this many times the cells
 class PrivBayes:
     """A Bayesian network grown column by column: each new column and its parents are drawn by their dependence.
 
-    Runs under any trust model (who adds the noise) with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums
-    that are opened only with noise). The score is PrivBayes's own R, the L1 distance of a table from independence of
-    column and parents, in records and not halved (with three servers the L2 distance). Independence is computed from
-    *released* numbers (the column's own table, and the parents' joint table in the network so far), so that one record
-    moves a score by 1 (by 3 against exact tables, as published). Mutual information, the first choice of the paper and
-    of the FedBN thesis, moves by about ln n nats per record while its range is a small multiple of n: its noise
-    relative to its range is an order of magnitude larger. DataSynthesizer, a published implementation, uses a
-    sensitivity that belongs to another definition of neighbouring tables, and does not charge the budget for its 1-way
-    tables. Options out of range raise :class:`InvalidParameter`.
+    The score is PrivBayes's own R, the L1 distance of a table from independence of column and parents, in records and
+    not halved (with three servers the L2 distance). Independence is computed from *released* numbers (the column's own
+    table, and the parents' joint table in the network so far), so that one record moves a score by 1 (by 3 against
+    exact tables, as published). Mutual information, the first choice of the paper and of the FedBN thesis, moves by
+    about ln n nats per record while its range is a small multiple of n: its noise relative to its range is an order of
+    magnitude larger. DataSynthesizer, a published implementation, uses a sensitivity that belongs to another definition
+    of neighbouring tables, and does not charge the budget for its 1-way tables.
 
     Parameters
     ----------
@@ -63,9 +60,9 @@ class PrivBayes:
         A column's table with parents is a candidate only if its mean count is at least this many standard deviations of
         the noise (theta in the paper).
     bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; the other shares are then shares of what is left. Three servers allow no survey.
-        0: no survey; the schema's own bins, as in the paper.
+        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
+        shares are then shares of what is left. Three servers allow no survey. 0: the schema's own bins, as in the
+        paper.
     """
 
     degree: int = 2
@@ -75,19 +72,16 @@ class PrivBayes:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         whole(degree=self.degree)
         positive(useful=self.useful)
         shares(one_share=self.one_share, select_share=self.select_share)
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
+        """Run the method; the result's ``info["parents"]`` are each column's parents, as column positions.
 
-        Raises :class:`Unsupported` under a trust model without a vault, before anything is spent, and, after the 1-way
-        tables are measured, if the tables of ``degree + 1`` columns do not fit in memory; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["parents"]`` are each
-        column's parents, as column positions.
+        Also raises :class:`Unsupported` if the tables of ``degree + 1`` columns do not fit in memory, once the 1-way
+        tables are measured.
         """
         from fedsynth.models.synthesizer import Synthesizer
 

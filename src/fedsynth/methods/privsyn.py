@@ -81,8 +81,6 @@ def pairs_worth_releasing(
 class PrivSynOptions:
     """Options and first step that :class:`FedPrivSyn` and :class:`AdaFedPrivSyn` share.
 
-    Options out of range raise :class:`InvalidParameter`.
-
     Parameters
     ----------
     one_share, sketch_share
@@ -96,14 +94,13 @@ class PrivSynOptions:
     bound
         Largest number of released pairs, as a share of all pairs of columns; one pair in any case.
     generator
-        How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
+        How the released tables become rows: :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; the other shares are then shares of what is left. Noisy tables of all pairs over
-        coarse groups then replace the sketches, at ``sketch_share``, since they reveal a correlation under more noise,
-        and the released tables are denoised before rows are generated. 0: no survey; the schema's own bins, as in the
-        paper.
+        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
+        shares are then shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches,
+        at ``sketch_share``, since they reveal a correlation under more noise, and the released tables are denoised
+        before rows are generated. 0: the schema's own bins, as in the paper.
     """
 
     one_share: float = 0.1
@@ -115,24 +112,19 @@ class PrivSynOptions:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         _check(self.bound, self.bins_share, one_share=self.one_share, sketch_share=self.sketch_share)
         whole(1, LARGEST_WIDTH, width=self.width)
         whole(0, LARGEST_SEED, seed=self.seed)
 
     @property
     def pair_share(self) -> float:
-        """Share for the released pairs' tables, of the budget left after the survey: 1 less the two other shares.
-
-        The two others are ``one_share`` and ``sketch_share``.
-        """
+        """Share for the released pairs' tables of the budget left after the survey: what the two other shares leave."""
         return share_left(self.one_share, self.sketch_share)
 
     def look(self, federation: Federation) -> PairEstimates:
-        """Measure the 1-way tables of ``federation``, and estimate the dependence of every pair of columns.
+        """Measure 1-way tables, and estimate each pair's dependence from sketches or, after a survey, coarse tables.
 
-        The estimates come from sketches or, after a survey, from tables over coarse bins. What is left of the budget
-        afterwards is the share for the tables of the released pairs (:attr:`pair_share`).
+        What is then left of the budget is for the tables of the released pairs (:attr:`pair_share`).
         """
         columns, left = len(federation.schema.stored), 1 - self.bins_share
         pairs = all_marginals(columns, 2)
@@ -155,11 +147,10 @@ class PrivSynOptions:
 class PairEstimates(NamedTuple):
     """What FedPrivSyn knows before it releases a pair: noisy 1-way tables, and estimates of all pairs' dependences.
 
-    ``one_way`` are the 1-way tables over the bins of ``domain``, in the order of columns, of ``total`` records. By pair
-    of column positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of
-    independent columns. ``pairs`` holds, for each pair (but those of a column with a single coarse bin), its sketch or
-    coarse table, whose method ``distance`` estimates how far the pair's exact table is from a table passed to it;
-    ``axes`` are the bins of such tables, one axis per column.
+    ``one_way`` are the 1-way tables over the bins of ``domain``, in order, of ``total`` records. By pair of column
+    positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of independent
+    columns, and ``pairs`` the sketches or coarse tables (none for a column with a single coarse bin); ``axes`` are the
+    bins of tables that can be compared with these, one axis per column.
     """
 
     domain: Domain
@@ -175,21 +166,14 @@ class PairEstimates(NamedTuple):
 class FedPrivSyn(PrivSynOptions):
     """Sketches every pair, then releases the tables of the dependent pairs and generates rows from them.
 
-    A sketch is a short random projection of a pair's table (:func:`~fedsynth.methods.sketch.project`). After an
-    optional survey, there are three noisy sums over sites: of the 1-way tables, of the sketches, and of the tables of
-    the released pairs. Pairs are released as long as this lowers the expected error (:func:`pairs_worth_releasing`).
-    Source: HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
-
-    The options are those of :class:`PrivSynOptions`.
+    After an optional survey, there are three noisy sums over sites: of the 1-way tables, of the sketches
+    (:func:`~fedsynth.methods.sketch.project`), and of the tables of the released pairs. Pairs are released as long as
+    this lowers the expected error (:func:`pairs_worth_releasing`). Source: HeteroFedSyn, algorithms 1 and 2. The
+    options are those of :class:`PrivSynOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        The result's ``info["cliques"]`` are the released pairs. Where no pair is worth its noise, the 1-way tables are
-        measured again with the rest of the budget. Raises what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the released pairs."""
         domain, one_way, total, strengths, _, _ = self.look(federation)
         pair_share = self.pair_share * (1 - self.bins_share)
         weight, std = _noise(federation, domain, strengths, pair_share)
@@ -212,8 +196,7 @@ class AdaFedPrivSyn(PrivSynOptions):
     remaining pair that shares a column with a released one is lowered to the estimated distance of its table from these
     rows, if that is smaller. Every pair's table costs the same part of the budget, so that the pairs that ``bound``
     allows would use it up. If fewer are released, the rest pays for measuring all released tables once more (without
-    any, the 1-way tables). Source: HeteroFedSyn, algorithms 4 and 5. Options out of range raise
-    :class:`InvalidParameter`.
+    any, the 1-way tables). Source: HeteroFedSyn, algorithms 4 and 5.
 
     Parameters
     ----------
@@ -226,16 +209,11 @@ class AdaFedPrivSyn(PrivSynOptions):
     batch: int = 10
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         super().__post_init__()
         whole(batch=self.batch)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        The result's ``info["cliques"]`` are the released pairs. Raises what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the released pairs."""
         domain, one_way, total, strengths, looks, axes = self.look(federation)
         left = self.pair_share * (1 - self.bins_share)
         most = _most(strengths, self.bound)
@@ -271,11 +249,10 @@ class AdaFedPrivSyn(PrivSynOptions):
 class PrivSyn:
     """Central PrivSyn: noisy dependence scores of the exact tables in a vault take the place of sketches.
 
-    A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums of all sites and opens them only with noise. A
-    pair's dependence is the L1 distance of its table from the product of the *released* 1-way tables, so that one
+    A pair's dependence is the L1 distance of its table from the product of the *released* 1-way tables, so that one
     record moves it by 1 (by 4 against the product of exact ones, as published). Pairs are released as long as this
     lowers the expected error (:func:`pairs_worth_releasing`). The method needs noisy scores of all pairs, and therefore
-    a trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise :class:`InvalidParameter`.
+    a trusted server. Source: Zhang et al., arXiv 2012.15128.
 
     Parameters
     ----------
@@ -284,12 +261,10 @@ class PrivSyn:
     bound
         Largest number of released pairs, as a share of all pairs of columns; one pair in any case.
     generator
-        How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
-        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
+        As in :class:`PrivSynOptions`.
     bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; the other shares are then shares of what is left, and the released tables are
-        denoised. 0: no survey; the schema's own bins.
+        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
+        shares are then shares of what is left, and the released tables are denoised. 0: the schema's own bins.
     """
 
     one_share: float = 0.1
@@ -299,16 +274,10 @@ class PrivSyn:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         _check(self.bound, self.bins_share, one_share=self.one_share, score_share=self.score_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        Raises :class:`Unsupported`, before anything is spent, unless the server is trusted; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["cliques"]`` are the
-        released pairs.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the released pairs."""
         from fedsynth.federation.vault import CandidateScores
 
         federation.require_vault(scores=True)
@@ -342,19 +311,15 @@ class PrivSyn:
 class AllMarginals:
     """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn.
 
-    Options out of range raise :class:`InvalidParameter`.
-
     Parameters
     ----------
     one_share
         Share of the budget for the 1-way tables; the pairs get the rest.
     generator
-        How the tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
-        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
+        As in :class:`PrivSynOptions`.
     bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; ``one_share`` is then a share of what is left. 0: no survey; the schema's own
-        bins.
+        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first;
+        ``one_share`` is then a share of what is left. 0: the schema's own bins.
     """
 
     one_share: float = 0.1
@@ -362,16 +327,11 @@ class AllMarginals:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(one_share=self.one_share)
         optional_shares(bins_share=self.bins_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        There are two noisy sums over sites, after a survey if ``bins_share`` is positive. Raises what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method (:meth:`Method.fit <fedsynth.methods.registry.Method.fit>`)."""
         pairs = all_marginals(len(federation.schema.stored), 2)
         return _release(federation, pairs, self, "allmarginals")
 
@@ -381,21 +341,14 @@ class AllMarginals:
 class RandomMarginals:
     """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn.
 
-    Options out of range raise :class:`InvalidParameter`.
-
     Parameters
     ----------
     share
         Share of all pairs that is released, above 0 and at most 1, but at least one pair; not a share of the budget.
     one_share
         Share of the budget for the 1-way tables; the pairs get the rest.
-    generator
-        How the tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
-        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
-    bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; ``one_share`` is then a share of what is left. 0: no survey; the schema's own
-        bins.
+    generator, bins_share
+        As in :class:`AllMarginals`.
     """
 
     share: float = 1 / 3
@@ -404,18 +357,12 @@ class RandomMarginals:
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(one_share=self.one_share)
         optional_shares(bins_share=self.bins_share)
         _part_of_pairs("share", self.share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        There are two noisy sums over sites, after a survey if ``bins_share`` is positive. The result's
-        ``info["cliques"]`` are the pairs drawn. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>`
-        lists.
-        """
+        """Run the method; the result's ``info["cliques"]`` are the pairs drawn."""
         pairs = all_marginals(len(federation.schema.stored), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
         some = [pairs[at] for at in sorted(drawn.tolist())]
@@ -425,7 +372,6 @@ class RandomMarginals:
 def _release(
     federation: Federation, pairs: Sequence[Clique], options: AllMarginals | RandomMarginals, name: str
 ) -> Synthesizer:
-    """Release the 1-way tables and ``pairs``, and generate rows from them."""
     ones, left = all_marginals(len(federation.schema.stored), 1), 1 - options.bins_share
     one_share, pair_share = (options.one_share * left, (1 - options.one_share) * left) if pairs else (left, 0.0)
     domain = surveyed(federation, options.bins_share, len(pairs), pair_share or left)
@@ -448,7 +394,6 @@ def _most(strengths: Collection[Clique], bound: float) -> int:
 
 
 def _check(bound: float, bins_share: float, **before_pairs: float) -> None:
-    """Reject invalid options; ``before_pairs`` are the shares spent before the pairs are released, by their names."""
     optional_shares(bins_share=bins_share)
     shares(**before_pairs)
     check_shares("the pairs", **before_pairs)

@@ -1,10 +1,9 @@
 """The registry of methods by name, and the written form of their options.
 
-A method declares what it needs of the trust model and which promises (:data:`Promise`) of the test suite it does not
-keep where it is defined (:func:`method`), besides its name; there is no second list of methods. Fedsynth's own methods
-are the decorated classes of this package's modules, which import most models only inside ``fit``, and PyTorch only when
-it is used, and those that the features ``deep`` and ``bench`` list in a module ``methods``. Other packages register
-theirs as entry points of the group ``fedsynth.methods``.
+A method declares what it needs of the trust model, and which promises of the test suite it does not keep, where it is
+defined (:func:`method`); there is no second list of methods. Fedsynth's own methods are the decorated classes of this
+package's modules, which import most models only inside ``fit``, and those that the features ``deep`` and ``bench`` list
+in a module ``methods``. Other packages register theirs as entry points of the group ``fedsynth.methods``.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ class Method(Protocol):
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        ``federation`` (:class:`~fedsynth.federation.federation.Federation`) stands for the sites, their common schema,
-        the trust model (who adds the noise) and the privacy budget. Rows are then drawn by the synthesizer's
-        ``sample``, at no further privacy cost.
+        Rows are then drawn by the synthesizer's ``sample``, at no further privacy cost.
 
         Raises :class:`InvalidParameter` for an option that does not suit the schema or the budget, :class:`Unsupported`
         if the trust model or the kind of budget cannot serve the method, :class:`Refused` if a site's policy forbids a
@@ -65,14 +62,8 @@ _Kind = TypeVar("_Kind", bound=Method)
 class Registration:
     """A registered method: its ``name``, its class ``kind``, and the properties declared with :func:`method`.
 
-    ``needs_vault`` and ``needs_scores`` decide under which trust models it runs (:meth:`runs_under`). ``adaptive`` says
-    whether what sites are asked later depends on earlier answers, ``private`` whether it adds noise under a budget, and
-    ``trains`` whether sites train a network. ``apportions`` says whether released numbers decide how the budget is
-    divided between questions. ``order`` is the largest number of columns in one table that it asks sites
-    for: a number, a function of its object, or ``None`` for any number. ``queries`` are the classes of its own queries,
-    and ``exempt`` the promises (:data:`Promise`) of the test suite that it does not keep, each with the reason. A class
-    that was not decorated is registered with the defaults of this class. :func:`find_method` and :func:`all_methods`
-    return registrations.
+    ``needs_vault`` and ``needs_scores`` decide under which trust models it runs (:meth:`runs_under`). A class that was
+    not decorated is registered with the defaults of this class.
     """
 
     name: str
@@ -92,8 +83,7 @@ class Registration:
 
         ``options`` is the method's object. The limits hold for every run on ``schema``, whatever sites answer: the
         tables of one question have at most ``order`` columns each, no two have the same columns but for those of single
-        columns in a survey, and a column has at most :data:`~fedsynth.methods.survey.WIDEST` groups, or as many as the
-        schema gives it (:func:`~fedsynth.methods.survey.largest_tables`).
+        columns in a survey, and columns have the groups that :func:`~fedsynth.methods.survey.largest_tables` says.
         """
         from fedsynth.methods.survey import largest_tables
 
@@ -101,12 +91,10 @@ class Registration:
         return largest_tables(schema, len(schema.stored) if order is None else order)
 
     def runs_under(self, trust: str) -> bool:
-        """Return whether the method runs under the trust model (who adds the noise) named ``trust``.
+        """Return whether the method runs under the trust model named ``trust``.
 
-        The names are "trusted", "local", "secure" and "three-servers". Methods without a vault
-        (:class:`~fedsynth.federation.vault.Vault`: exact sums that are opened only with noise) run under all but
-        "three-servers", which has nothing but a vault. Methods that need one run under "trusted", and under
-        "three-servers" unless they also need noisy scores of all candidates.
+        Methods without a vault run under all but "three-servers", which has nothing but a vault. Methods that need one
+        run under "trusted", and under "three-servers" unless they also need noisy scores of all candidates.
         """
         if trust == "three-servers":
             return self.needs_vault and not self.needs_scores
@@ -137,16 +125,15 @@ def method(
     """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; used as a class decorator.
 
     The class is returned; the synthesizers that its ``fit`` makes get the run's privacy statement and the summary of
-    its ledger (:func:`stated`). A class outside fedsynth also needs an entry point of the group
-    ``fedsynth.methods`` to be found by its name; without one it is named as ``package.module:Class``.
+    its ledger (:func:`stated`). A class outside fedsynth also needs an entry point of the group ``fedsynth.methods`` to
+    be found by its name; without one it is named as ``package.module:Class``.
 
     Parameters
     ----------
     name
         Its name on the command line.
     needs_vault
-        Whether it runs only under a trust model with a vault (:class:`~fedsynth.federation.vault.Vault`): exact sums,
-        or secret shares of them, that are opened only with noise.
+        Whether it runs only under a trust model with a vault (:class:`~fedsynth.federation.vault.Vault`).
     needs_scores
         Whether it also needs noisy scores of all candidates for a selection, not only the candidate selected; a vault
         in secret shares cannot release them.
@@ -162,8 +149,7 @@ def method(
         passed to ``federate(..., queries=...)``; a deployed site answers them if its policy names them
         (``[policy.kinds]``).
     exempt
-        The promises (:data:`Promise`) of the contract suite, the tests that run every method under every trust model
-        and budget, that it does not keep, each with the reason.
+        The promises (:data:`Promise`) of the contract suite that it does not keep, each with the reason.
     order
         The largest number of columns in one table that it asks sites for, or a function that returns it for the
         method's object. Plans state it, and sites refuse larger tables; ``None``: tables of any number of columns.
@@ -189,7 +175,7 @@ def method(
 
 
 def stated(synthesizer: Synthesizer, federation: Federation) -> Synthesizer:
-    """Return a fitted synthesizer with the privacy statement of its federation's run and the summary of its ledger."""
+    """Return a fitted synthesizer with its run's privacy statement and the summary of its ledger."""
     return dataclasses.replace(synthesizer, statement=federation.statement, releases=federation.ledger.summary())
 
 
@@ -217,11 +203,7 @@ def method_names() -> list[str]:
 
 
 def all_methods() -> list[Registration]:
-    """Return the registration of every method: fedsynth's own, then those of other packages, which are imported.
-
-    Raises :class:`Unsupported` if two packages register the same name, or a package's class cannot be imported or is
-    not a method.
-    """
+    """Return all registrations, importing other packages' methods; raises errors as :func:`find_method` does."""
     own = _own()
     return [*own.values(), *(declared(load(entry), name) for name, entry in installed(GROUP, own).items())]
 
@@ -246,9 +228,8 @@ def find_method(text: str) -> Registration:
 def declared(kind: Any, name: str) -> Registration:
     """Return the registration of the method class ``kind``, whether it was decorated with :func:`method` or not.
 
-    A class that was not decorated gets the default properties of :class:`Registration`. ``name`` is how the user named
-    the class; it becomes the registration's name, and the error quotes it. Raises :class:`Unsupported` if ``kind`` is
-    not a dataclass with a function ``fit``.
+    ``name`` is how the user named the class; it becomes the registration's name, and the error quotes it. Raises
+    :class:`Unsupported` if ``kind`` is not a dataclass with a function ``fit``.
     """
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "fit", None))):
         raise Unsupported(f"{name!r} is not a method; a method is a frozen dataclass with a function fit(federation)")
@@ -288,8 +269,8 @@ COHORT_RATE: Mapping[str, Any] = {"fedsynth.cohort_rate": True}
 def one_of(**kinds: type) -> Mapping[str, Any]:
     """Return metadata for a dataclass field whose value is an object that users choose by name.
 
-    Each keyword is a name, and its value the class of which the option then holds an instance with default options:
-    ``field(default_factory=GUM, metadata=one_of(gum=GUM, pgm=PGM))`` is written ``generator=pgm``.
+    ``field(default_factory=GUM, metadata=one_of(gum=GUM, pgm=PGM))`` is written ``generator=pgm``, which stands for an
+    instance of that class with default options.
     """
     return {_OBJECTS: kinds}
 
@@ -297,11 +278,10 @@ def one_of(**kinds: type) -> Mapping[str, Any]:
 def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
     """Parse a method's ``options`` from their written form into the arguments of its class ``kind``.
 
-    ``method`` is the method's name, for messages. ``options`` maps names to values as read from a command line or a
-    file: columns and objects are written by name (``target=income``, ``generator=pgm``), ``none`` is ``None`` where the
+    Columns and objects are written by name (``target=income``, ``generator=pgm``), ``none`` is ``None`` where the
     option allows it (unless it names a column), and numbers, text and true or false stand for themselves. Raises
     :class:`Unsupported` for an unknown option, :class:`InvalidParameter` for an invalid value, and, if there is a
-    ``schema``, :class:`SchemaError` for an unknown column.
+    ``schema``, :class:`SchemaError` for an unknown column. ``method`` is the method's name, for messages.
     """
     known = options_of(kind)
     if unknown := sorted(set(options) - set(known)):
@@ -328,8 +308,7 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
 def options_of(kind: Any) -> dict[str, Any]:
     """Return the default values of the options of the method class ``kind`` by name, as one writes them in job.toml.
 
-    An option whose value is an object has the object's name, such as "gum". The option ``workload`` cannot be written
-    as one value and is left out.
+    ``workload`` cannot be written as one value and is left out.
     """
     found: dict[str, Any] = {}
     for one in dataclasses.fields(kind):

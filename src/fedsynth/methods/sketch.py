@@ -42,12 +42,12 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
     """Return the sketch of a pair's flat table: the table times a public matrix of ``width`` columns of +1 and -1.
 
     ``table`` holds counts or other numbers, shape ``(cells,)``; the result has the shape ``(width,)``. The matrix is
-    the same at every site, derived from a hash of the public ``seed`` and the ``pair`` of column positions. Each of its
-    rows has the norm sqrt(width), so that a sketch divided by sqrt(width) preserves squared norms on average and one
-    record moves it by 1 (with normal entries, as published, the norm of a row can be twice as large, which costs four
-    times the variance). The sketch of a table with at most ``width`` cells is isqrt(width) times the table, the largest
-    integer multiple that one record moves no further, shape ``(cells,)``. Integers give integers, exactly: they stay
-    far below 2^53.
+    derived from a hash of the public ``seed`` and the ``pair`` of column positions, so that it is the same at every
+    site. Each of its rows has the norm sqrt(width), so that a sketch divided by sqrt(width) preserves squared norms on
+    average and one record moves it by 1 (with normal entries, as published, the norm of a row can be twice as large,
+    which costs four times the variance). The sketch of a table with at most ``width`` cells is isqrt(width) times the
+    table, the largest integer multiple that one record moves no further, shape ``(cells,)``. Integers give integers,
+    exactly: they stay far below 2^53.
     """
     if table.size <= width:
         return np.asarray(table, dtype=np.float64) * math.isqrt(width)
@@ -69,7 +69,7 @@ def project_counts(table: NDArray[np.int64], pair: Sequence[int], width: int, se
 
     If the rows are at most half as many as the cells, only the non-empty cells are multiplied, padded to as many as
     there are rows; otherwise, all cells are. The running time therefore depends on the number of rows and on public
-    numbers, not on which rows are equal to each other. The arguments are those of :func:`project`.
+    numbers, not on which rows are equal to each other.
     """
     rows = int(table.sum())
     if table.size <= width or rows * 2 > table.size:
@@ -95,11 +95,9 @@ def record_norm(cells: int, width: int) -> float:
 
 
 class Sketches(Query, frozen=True):
-    """Query for sketches: each pair's contingency table times a public random matrix, which shortens it to ``width``.
+    """Query for sketches of the contingency tables of ``pairs``, over the schema's own bins (:func:`project`).
 
-    The answer is the :func:`project` of each table of ``pairs`` (column positions, over the schema's own bins,
-    flattened in C order), concatenated. Each pair contributes ``width`` numbers, or one per cell if its table has at
-    most ``width`` cells. The public matrix is derived from ``seed``. :func:`sketch` sends the query.
+    The answer is the sketches of the tables, each flattened in C order, one after the other.
     """
 
     kind: ClassVar[str] = "sketches"
@@ -112,8 +110,7 @@ class Sketches(Query, frozen=True):
         """Raise :class:`InvalidParameter` for invalid pairs of columns, and for tables too large to project.
 
         A pair needs two different columns that the schema has. A table may have at most 2^23 cells, and a projection
-        2^25 signs (cells times ``width``), 2^32 for all pairs together. The federation and every site run this check
-        before any privacy cost is charged.
+        2^25 signs (cells times ``width``), 2^32 for all pairs together.
         """
         for first, second in self.pairs:
             if max(first, second) >= len(schema.stored) or first == second:
@@ -151,23 +148,16 @@ class Sketches(Query, frozen=True):
         return Sensitivity(float(l1), l2, 2.0 * l1, replaced)
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: per pair ``width``, or its table's cells if fewer."""
+        """Return the number of integers in an answer: per pair ``width``, or its table's cells if fewer."""
         return sum(min(self.width, size) for size in self._sizes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
-
-        The record adds 1 or -1 to each number of a projection, and isqrt(width) to one cell of a table that is not
-        projected. The server rejects answers that no rows could give, unless they are masked (secure sums).
-        """
+        """Return bounds: a record adds 1 or -1 to each projected number, isqrt(width) to a cell not projected."""
         projected = [size > self.width for size in self._sizes(schema)]
         return -1 if any(projected) else 0, 1 if all(projected) else math.isqrt(self.width)
 
     def answer(self, rows: Rows) -> Integers:
-        """Return a site's exact sketches of its ``rows``, concatenated, shape ``(cells,)``, int64.
-
-        The sums of a pair stay below 2^28 rows times isqrt(width), exact in floats.
-        """
+        """Return a site's exact sketches, concatenated: a pair's sums stay below 2^28 isqrt(width), exact in floats."""
         axes = [Axis(column) for column in range(len(rows.schema.stored))]
         tables = (rows.tables(axes, [pair])[0].ravel() for pair in self.pairs)
         return np.concatenate(
@@ -175,17 +165,11 @@ class Sketches(Query, frozen=True):
         )
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the sketch of each pair, shape ``(width,)`` or ``(its cells,)``, from the released numbers ``flat``.
-
-        The sketches are in the unit of the sites' integers; :func:`sketch` scales them to records.
-        """
+        """Return the sketch of each pair, shape ``(width,)`` or ``(its cells,)``, in the sites' unit."""
         return as_tables(flat.astype(np.float64), [(min(self.width, size),) for size in self._sizes(schema)])
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise's standard deviation in each sketch of :meth:`split`, one per pair: always ``std``.
-
-        ``std`` is the standard deviation of the noise in each number of the answer.
-        """
+        """Return ``std`` for each pair."""
         return [std] * len(self.pairs)
 
     def _sizes(self, schema: Schema) -> list[int]:
@@ -201,7 +185,6 @@ class Sketch:
     """A released sketch (:func:`project`) of the table of ``pair``, scaled so that its norm estimates the table's.
 
     ``values`` are in records, shape ``(width,)`` or ``(cells,)``, and ``variance`` is that of the noise in each number.
-    ``width`` and ``seed`` are the projection's.
     """
 
     pair: Clique
@@ -211,29 +194,16 @@ class Sketch:
     seed: int
 
     def of(self, table: Floats) -> Floats:
-        """Return the sketch of another ``table`` of the same pair, under the same matrix and in records, without noise.
-
-        ``table`` has one entry, in records, for each cell of the pair's table over the schema's own bins: two axes, in
-        the order of ``pair``, or flattened in C order.
-        """
+        """Return the sketch of another ``table`` of the pair, in records, under the same matrix, without noise."""
         return project(table.ravel(), self.pair, self.width, self.seed) / record_norm(table.size, self.width)
 
     def distance(self, table: Floats) -> float:
-        """Return an unbiased estimate of the squared L2 distance, in squared records, of the pair's table to ``table``.
-
-        The pair's table is the exact one of all sites' rows, of which the server knows only the noisy sketch. ``table``
-        is any table that the caller holds, such as counts of synthetic rows; it is compared as it is, and its shape is
-        as in :meth:`of`. The expected square of the sketch's noise is subtracted, so that the estimate may be negative.
-        """
+        """Return an unbiased estimate of the squared L2 distance (records^2) to ``table``; it may be negative."""
         return float(((self.values - self.of(table)) ** 2).sum()) - self.values.size * self.variance
 
 
 def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width: int, seed: int) -> list[Sketch]:
-    """Return noisy sketches of the tables of ``pairs`` from one sum over sites, for ``share`` of the budget in total.
-
-    ``pairs`` are pairs of column positions, ``width`` and ``seed`` the projection's (see :class:`Sketches`). The result
-    is in the order of ``pairs``. Raises :class:`InvalidParameter` for tables too large to project to that width.
-    """
+    """Return noisy sketches of the tables of ``pairs``, in order, from one sum for ``share`` of the budget."""
     query = Sketches(tuple((first, second) for first, second in pairs), width, seed)
     released = federation.sum(query, share)
     norms = [record_norm(math.prod(federation.schema.shape(pair)), width) for pair in pairs]
@@ -246,8 +216,8 @@ def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width:
 def dependence(of_pair: Sketch, first: Measurement, second: Measurement, total: float) -> float:
     """Return an unbiased estimate of || table - first x second / total ||^2, in squared records; may be negative.
 
-    It says how far two columns are from independence: ``of_pair`` is the sketch of their table, ``first`` and
-    ``second`` are their noisy 1-way tables, all of ``total`` records.
+    ``of_pair`` is the sketch of two columns' table, ``first`` and ``second`` are their noisy 1-way tables, all of
+    ``total`` records.
 
     InDif2 of HeteroFedSyn. With noise of variances v, w in the 1-way tables a, b, which have |a| and |b| cells, the
     squared norm of the product of the noisy tables exceeds that of the exact ones by v |a| ||b||^2 + w |b| ||a||^2 + v

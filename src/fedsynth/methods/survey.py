@@ -1,9 +1,9 @@
 """The survey: adaptive bins of every column, found from noisy counts alone.
 
-The survey is the first step of the default method, of FedChowLiu, FedMigration and FedTDA, and of the methods that
-train networks, and an option of others. A numeric column of many values is counted over coarse cells of its range, over
-their parts and over the parts of these, in one sum; the server replaces a cell by its parts where its count stands out
-from the noise. Tables of several columns are counted over groups of the resulting cells.
+A numeric column of many values is counted over coarse cells of its range, over their parts and over the parts of these,
+in one sum; the server replaces a cell by its parts where its count stands out from the noise. Tables of several columns
+are counted over groups of the resulting cells. The default method, the Bayesian networks and the methods that train
+networks begin with a survey; others have an option for it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ _FINER = (1.0, 4 / 9, 1 / 9, 1 / 9)  # price of each level, relative to the firs
 class Survey(NamedTuple):
     """Result of :func:`survey`: ``columns`` are the adaptive bins of every stored column, with estimated counts.
 
-    Each is a :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`: fine cells of values with their estimated numbers of
-    records. Stored columns (``schema.stored``) are those that sites count: all but identifiers and columns computed
-    from others. ``sites`` are the names of the sites that answered, and ``total`` is the (public or estimated) number
-    of their records.
+    Each is fine cells of values with their estimated numbers of records. ``sites`` are the names of the sites that
+    answered, and ``total`` is the (public or estimated) number of their records.
     """
 
     columns: list[AdaptiveBins]
@@ -74,27 +72,21 @@ def largest_tables(schema: Schema, order: int) -> Extent:
 
 
 def noise_of(federation: Federation, share: Share, tables: int) -> float:
-    """Return the noise per cell if ``share`` of the budget pays for ``tables`` tables together, without asking sites.
-
-    It is the standard deviation, in records, in a sum over all sites of ``federation``, if the tables divide the share
-    equally.
-    """
+    """Return the noise's standard deviation per cell, in records, if ``tables`` tables divide ``share`` equally."""
     return federation.std(Counts.of(1, [(0,)] * max(1, tables)), share)
 
 
 def survey(federation: Federation, share: float) -> Survey:
     """Find adaptive bins for every stored column by one noisy sum over sites, for ``share`` of the budget.
 
-    Stored columns are described at :class:`Survey`. A categorical one is counted in one table. A numeric one is counted
-    in up to three: about 32 cells (or one per value, up to 128 values), each of these cut into 32, and each of those
-    cut into 32; where these hold several integers, decimals or times, a fourth table may have a cell for each. A record
-    is in one cell of every table, so a table's cost does not depend on its number of cells. Finer tables get a smaller
-    share, since they only have to show what stands out. Values that many rows share (atoms) are found first, in all
-    tables (:mod:`fedsynth.models.atoms`). Of the other rows, a cell with at least one in ``FINEST`` (256) of all rows,
-    and at least ``CUT`` (4) standard deviations of the noise, is cut. They are spread evenly over neighbouring cells
-    unless the counts differ by more than the noise (:mod:`fedsynth.models.piecewise`).
-
-    A site that fails is left out of both the counts and the total. Raises :class:`SiteLost` if too few sites answer.
+    A categorical column is counted in one table. A numeric one is counted in up to three: about 32 cells (or one per
+    value, up to 128 values), each of these cut into 32, and each of those cut into 32; where these hold several
+    integers, decimals or times, a fourth table may have a cell for each. A record is in one cell of every table, so a
+    table's cost does not depend on its number of cells. Finer tables get a smaller share, since they only have to show
+    what stands out. Values that many rows share (atoms) are found first, in all tables (:mod:`fedsynth.models.atoms`).
+    Of the other rows, a cell with at least one in ``FINEST`` (256) of all rows, and at least ``CUT`` (4) standard
+    deviations of the noise, is cut. They are spread evenly over neighbouring cells unless the counts differ by more
+    than the noise (:mod:`fedsynth.models.piecewise`). A site that fails is left out of both the counts and the total.
     """
     from fedsynth.models.adaptive_bins import START
 
@@ -119,9 +111,8 @@ def survey(federation: Federation, share: float) -> Survey:
 def _levels(schema: Schema, sites: int = 1) -> list[list[AdaptiveBins]]:
     """Return, for each stored column, the cells of each of its levels, from coarse to fine.
 
-    A column whose third level has several integers, decimals or times in a cell gets a fourth, with a cell for each:
-    columns of fewer values first, as long as there is room (``_VALUES``, 2^20; less for more than eight ``sites``). At
-    their price, such levels add at most 4 % to the noise of a survey.
+    Fourth levels go to columns of fewer values first, as long as there is room (``_VALUES``, 2^20; less for more than
+    eight ``sites``). At their price, they add at most 4 % to the noise of a survey.
     """
     from fedsynth.models.adaptive_bins import LEVELS, AdaptiveBins
 
@@ -202,10 +193,9 @@ def _without_hidden(cells: AdaptiveBins, noisy: Floats, std: float) -> AdaptiveB
 
 
 def groups_for(total: float, std: float) -> int:
-    """Return the largest number of groups per column for which a 2-way table's mean cell holds ``std`` records.
+    """Return the largest number of groups per column, from 2 to ``MOST`` (24), for which a mean cell holds ``std``.
 
-    It is from 2 to ``MOST`` (24), for both columns of a table of ``total`` records. ``std`` is the noise's standard
-    deviation per cell, or a multiple of it.
+    That is the mean cell of a 2-way table of ``total`` records; ``std`` (records) is the noise, or a multiple of it.
     """
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
@@ -213,12 +203,11 @@ def groups_for(total: float, std: float) -> int:
 def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBins, ...]:
     """Merge a survey's bins into groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
 
-    ``found`` is the survey's result; the returned tuple has one entry for each column. Groups of numeric columns are so
-    large that the mean cell of a table of two such columns holds about ``HELD`` (3) times ``std`` or more, as far as
-    two groups per column allow; finer detail would be lost in the noise. Values of a categorical column with fewer than
-    ``std`` estimated rows are merged into one group, and share its rows evenly if they have no order; more values are
-    merged if all pairs' tables would not fit into one sum. Categorical columns in a rule of the ``schema`` (a
-    combination of values that no row has) keep all their values.
+    Groups of numeric columns are so large that the mean cell of a table of two such columns holds about ``HELD`` (3)
+    times ``std`` or more, as far as two groups per column allow; finer detail would be lost in the noise. Values of a
+    categorical column with fewer than ``std`` estimated rows are merged into one group, and share its rows evenly if
+    they have no order; more values are merged if all pairs' tables would not fit into one sum. Categorical columns in a
+    rule of the ``schema`` keep all their values.
     """
     from fedsynth.models.adaptive_bins import rare_together
 
@@ -255,12 +244,10 @@ def _largest(sizes: Sequence[int]) -> int:
 
 
 def surveyed(federation: Federation, share: float, tables: int, table_share: float, larger: float = 1.0) -> Domain:
-    """Return the bins for a method's tables: adaptive bins found by a survey, or the schema's own bins.
+    """Return the bins for a method's tables: adaptive bins found by a survey, or the schema's own if ``share`` is 0.
 
-    A survey, a sum over sites of noisy counts of single columns, costs ``share`` of the budget. With ``share = 0`` no
-    query is sent, and the bins are the schema's. Otherwise they are chosen for the noise of the method's own tables:
-    there will be ``tables`` of them, which together cost ``table_share`` of the budget. ``larger`` is the number of
-    cells of one of them, relative to a 2-way table: 1 for 2-way tables, more for tables of more columns.
+    The survey costs ``share`` of the budget. The bins are chosen for the noise of the method's own ``tables``, which
+    together cost ``table_share``. ``larger`` is the number of cells of one of them, relative to a 2-way table.
     """
     if not share:
         return Domain(federation.schema)
@@ -270,11 +257,7 @@ def surveyed(federation: Federation, share: float, tables: int, table_share: flo
 
 
 def one_way(columns: Sequence[AdaptiveBins]) -> list[Measurement]:
-    """Return the counts of a survey as noisy 1-way tables, one for each column, at no further privacy cost.
-
-    ``columns`` are the bins (groups) of each column, in order, with the counts that the survey estimated
-    (:class:`Survey`).
-    """
+    """Return the counts of a survey as noisy 1-way tables, one for each column, at no further privacy cost."""
     from fedsynth.models.estimate import Measurement
 
     found = []
@@ -286,11 +269,7 @@ def one_way(columns: Sequence[AdaptiveBins]) -> list[Measurement]:
 
 
 def with_survey(domain: Domain, columns: Sequence[Measurement]) -> list[Measurement]:
-    """Return the noisy 1-way tables ``columns``, averaged with those of the survey that found the bins of ``domain``.
-
-    The average is by inverse variance and has no privacy cost. If the bins are the schema's own, there was no survey,
-    and the tables are returned unchanged.
-    """
+    """Return the 1-way tables ``columns``, averaged by inverse variance with the survey's counts, if any."""
     if domain.columns is None:
         return list(columns)
     from fedsynth.models.estimate import Measurement, merged

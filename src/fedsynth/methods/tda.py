@@ -2,8 +2,8 @@
 
 Source: Fed-TDA (Duan et al., arXiv 2211.13116). Corrected: each column is one latent variable instead of two,
 categories give the mean of their interval instead of a random point in it, and the correlation lost by discretising is
-restored; noise is calibrated to the change that one record makes. The published encoding
-remains as :class:`~fedsynth.bench.published.tda.FedTDAPaper`.
+restored; noise is calibrated to the change that one record makes. The published encoding remains as
+:class:`~fedsynth.bench.published.tda.FedTDAPaper`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,10 @@ class FedTDA:
     other columns is kept. Under noise, encoded rows with an L2 norm above a bound are scaled down to it, which limits
     the sensitivity; without noise the products are exact.
 
-    Source: Fed-TDA (Duan et al., arXiv 2211.13116); the published encoding is
-    :class:`~fedsynth.bench.published.tda.FedTDAPaper`. Options out of range raise :class:`InvalidParameter`.
-
     Parameters
     ----------
     survey_share
-        Share of the budget for the histograms of single columns, in one sum. The products get what ``survey_share`` and
-        ``order_share`` leave.
+        Share of the budget for the histograms of single columns. The products get what this and ``order_share`` leave.
     order_share
         Share of the budget for ordering the values of categorical columns that have more than two values (missing ones
         count as one) and are not declared ordered: values are neighbours if they have similar conditional distributions
@@ -67,18 +63,11 @@ class FedTDA:
     target: str = field(default="", metadata=COLUMN)
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         shares(survey_share=self.survey_share, order_share=self.order_share)
         check_shares("the products", survey_share=self.survey_share, order_share=self.order_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
-
-        There are two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` maps
-        the name of each unordered column to its values in the order found, as the schema's codes. Raises
-        :class:`InvalidParameter`, before anything is spent, for a ``target`` that is not a categorical column;
-        otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method; ``info["orders"]`` maps each unordered column to its values' codes in the order found."""
         from fedsynth.models.copula import Copula, fitted_correlation
         from fedsynth.models.synthesizer import Synthesizer
 
@@ -135,9 +124,8 @@ def level_orders(
     """Return, for each unordered column by its position, its values in an order in which similar ones are neighbours.
 
     An order is an array of codes, shape ``(values,)``. Values are similar if they have similar conditional
-    distributions in the noisy 2-way tables of ``pairs`` (:func:`nominal_pairs`), which are summed over sites for
-    ``share`` of the budget. A column without pairs is ordered by ascending frequency. ``counts`` has one array for each
-    column, in order: the estimated counts of its values or bins.
+    distributions in the noisy 2-way tables of ``pairs`` (:func:`nominal_pairs`), which cost ``share`` of the budget. A
+    column without pairs is ordered by ascending frequency of its ``counts``, one array for each column.
     """
     from fedsynth.models.normal_scores import correspondence_order
 
@@ -158,30 +146,21 @@ def level_orders(
 
 
 def integer_scores(axis: NormalScores) -> Integers:
-    """Return the normal scores of a column's bins as integers in units of 1 / ``GRAIN`` (1/1024), shape ``(bins,)``.
-
-    ``axis`` maps the column to a latent standard normal variable
-    (:class:`~fedsynth.models.normal_scores.NormalScores`).
-    """
+    """Return the normal scores of a column's bins as integers in units of 1 / ``GRAIN`` (1/1024), shape ``(bins,)``."""
     return np.rint(axis.scores() * GRAIN).astype(np.int64)
 
 
 def longest_row(axes: Sequence[NormalScores]) -> int:
-    """Return the largest squared length that an encoded row can have, in units of ``1 / GRAIN^2``.
-
-    A row is encoded as one integer per column (:func:`integer_scores`), by the column's entry in ``axes``; ``GRAIN`` is
-    1024 per standard deviation.
-    """
+    """Return the largest squared length that an encoded row can have, in units of ``1 / GRAIN^2``."""
     return max(1, sum(int((integer_scores(axis) ** 2).max()) for axis in axes))
 
 
 def length_bound(axes: Sequence[NormalScores]) -> int:
     """Return a squared length that few encoded rows of independent columns exceed, in units of ``1 / GRAIN^2``.
 
-    Rows with a larger squared length are scaled down to it, which bounds the sensitivity (``GRAIN`` is 1024 per
-    standard deviation). The bound depends only on released numbers, the shares of the bins in ``axes`` (one entry per
-    column): it is the mean plus ``REACH`` (3) standard deviations of the squared length if columns are independent, or
-    the largest possible squared length if that is smaller.
+    Rows with a larger squared length are scaled down to it, which bounds the sensitivity. The bound depends only on
+    released numbers, the shares of the bins in ``axes``: it is the mean plus ``REACH`` (3) standard deviations of the
+    squared length if columns are independent, or the largest possible squared length if that is smaller.
     """
     squares = [(axis.shares, integer_scores(axis).astype(np.float64) ** 2) for axis in axes]
     mean = [float(p @ s) for p, s in squares]
@@ -195,10 +174,10 @@ def margins_of(
 ) -> tuple[OneAxis, ...]:
     """Return, for each column in order, how its bins lie on the axis of a latent standard normal variable.
 
-    ``counts`` holds the estimated counts of each column's bins, which determine the widths of their intervals on the
-    axis. ``grids`` has a numeric column's bins as intervals of its values, which are in ascending order already, and
-    ``None`` for a categorical column. ``orders`` gives, by column position, the order of categories along the axis as
-    an array of codes; other categories are in the order of their codes.
+    The estimated ``counts`` of each column's bins determine the widths of their intervals on the axis. ``grids`` has a
+    numeric column's bins as intervals of its values, in ascending order already, and ``None`` for a categorical column.
+    ``orders`` gives, by column position, the order of categories along the axis as an array of codes; other categories
+    are in the order of their codes.
     """
     from fedsynth.models.copula import OneAxis
     from fedsynth.models.normal_scores import NormalScores
@@ -208,11 +187,7 @@ def margins_of(
 
 
 def encoding(margin: OneAxis) -> Encoding:
-    """Return a column's encoding for a query: the public integers that sites put in place of the column's values.
-
-    ``margin`` is the column's entry in the result of :func:`margins_of`. Sites encode rows in this way to answer the
-    query :class:`~fedsynth.methods.tda_sums.ProductSums`.
-    """
+    """Return a column's encoding for :class:`~fedsynth.methods.tda_sums.ProductSums`."""
     return Encoding(integer_scores(margin.axis), None if margin.grid is None else margin.grid.cuts)
 
 

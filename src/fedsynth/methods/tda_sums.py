@@ -39,11 +39,9 @@ _CELLS = 1 << 22  # encoded numbers held at a time
 class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
     """Encoding of a column's values as integers, in units of 1 / ``GRAIN`` (1/1024) standard deviation.
 
-    It is a public part of a query, by which every site encodes its rows in the same way. ``scores`` has one integer for
-    each cell of the column: the cell's place on a latent standard normal axis
-    (:class:`~fedsynth.models.normal_scores.NormalScores`). A value is encoded as the score of its cell. Cells are the
-    schema's own codes of the column's values, or lie between the cut points ``cuts`` (see
-    :class:`~fedsynth.schema.bins.Axis`).
+    ``scores`` has one integer for each cell of the column: the cell's place on a latent standard normal axis
+    (:class:`~fedsynth.models.normal_scores.NormalScores`). Cells are the schema's own codes of the column's values, or
+    lie between the cut points ``cuts`` (:class:`~fedsynth.schema.bins.Axis`).
     """
 
     scores: Integers
@@ -66,11 +64,7 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         return axis.cells(column.size, column.missing)
 
     def check(self, at: int, column: Column) -> None:
-        """Raise :class:`InvalidParameter` unless every value of ``column`` has a score of at most 8 in absolute value.
-
-        A score of 8 standard deviations is the integer ``LONGEST`` (8192). Invalid cut points are refused.
-        ``at`` is the column's position, for the message.
-        """
+        """Raise :class:`InvalidParameter` unless every value has a score of at most ``LONGEST`` (8 deviations)."""
         cells = self.cells(at, column)
         if self.scores.shape != (cells,):
             raise InvalidParameter(f"column {at} has {cells} cells but {self.scores.size} scores; give one per cell")
@@ -80,8 +74,7 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     def encode(self, codes: NDArray[Any], numbers: Floats | None) -> list[NDArray[Any]]:
         """Return the integers that encode a column's values in some rows: ``latents`` arrays, shape ``(rows,)`` each.
 
-        ``codes`` are the schema's codes of the values, and ``numbers`` the values themselves, NaN where missing
-        (``None`` for a categorical column).
+        ``numbers`` are the values themselves, NaN where missing (``None`` for a categorical column).
         """
         return [self.scores[Axis(0, self.cuts).places(codes, numbers)]]
 
@@ -92,16 +85,12 @@ Bound = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_BOUND)]
 
 
 def latent_count(columns: Sequence[Encoding]) -> int:
-    """Return the number of integers (latents) in a row encoded by ``columns``, the encodings of all columns."""
+    """Return the number of integers (latents) that encode a row by ``columns``."""
     return sum(column.latents for column in columns)
 
 
 def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[Floats]:
-    """Yield the rows of ``table`` in blocks of shape ``(rows, latents)``, encoded as integers held as doubles.
-
-    ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order; latents are the integers that
-    encode a row. A row whose squared integers add up to more than ``bound`` is scaled down to it (:func:`shortened`).
-    """
+    """Yield the encoded rows in blocks of shape ``(rows, latents)``, as doubles, :func:`shortened` to ``bound``."""
     widest = max(latent_count(columns), *(column.width for column in columns))
     step = max(1, _CELLS // widest)
     for start in range(0, len(table), step):
@@ -116,11 +105,11 @@ def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[F
 def shortened(rows: Floats, bound: int) -> Floats:
     """Return the encoded ``rows``, each scaled down if the sum of its squared integers exceeds ``bound``.
 
-    ``rows`` and the result are integers held as doubles, one line per row of data, shape ``(rows, latents)``. Scaled
-    rows are truncated to integers again. Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them,
-    so squared norms are integers up to 2^39, which doubles hold exactly. Scaling by the ratio of the norms gives a
-    squared norm of ``bound``, up to a relative rounding error far below 2^-40; the additional factor 1 - 2^-40
-    outweighs it, and truncation towards zero makes the norm smaller still.
+    ``rows`` and the result are integers held as doubles, shape ``(rows, latents)``. Scaled rows are truncated to
+    integers again. Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them, so squared norms are
+    integers up to 2^39, which doubles hold exactly. Scaling by the ratio of the norms gives a squared norm of
+    ``bound``, up to a relative rounding error far below 2^-40; the additional factor 1 - 2^-40 outweighs it, and
+    truncation towards zero makes the norm smaller still.
     """
     squared = (rows**2).sum(axis=1)
     ratio = np.sqrt(bound / np.maximum(squared, 1)) * (1 - 2.0**-40)
@@ -135,8 +124,8 @@ def shortened(rows: Floats, bound: int) -> Floats:
 class EncodedRows(Query, frozen=True):
     """Common part of :class:`ProductSums` and other queries for sums over rows encoded as integers.
 
-    ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order. A row whose squared integers
-    add up to more than ``bound`` is scaled down to it (:func:`shortened`), which bounds the sensitivity.
+    ``columns`` has one :class:`Encoding` for each stored column. A row whose squared integers add up to more than
+    ``bound`` is scaled down to it (:func:`shortened`), which bounds the sensitivity.
     """
 
     columns: Encodings
@@ -144,14 +133,11 @@ class EncodedRows(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """True: the answer is computed from single rows, so that a site that can only count its rows cannot answer."""
+        """True: the answer is computed from single rows."""
         return True
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for encodings that do not cover every column and each of its values.
-
-        The federation and every site call it before any privacy cost is charged.
-        """
+        """Raise :class:`InvalidParameter` for encodings that do not cover every column and each of its values."""
         if len(self.columns) != len(schema.stored):
             raise InvalidParameter(f"{len(self.columns)} encodings for {len(schema.stored)} columns; give one for each")
         for at, (column, described) in enumerate(zip(self.columns, schema.stored, strict=True)):
@@ -160,9 +146,8 @@ class EncodedRows(Query, frozen=True):
     def gram(self, table: Table) -> tuple[Integers, Integers]:
         """Return the sums of encoded rows, shape ``(latents,)``, and of their products, ``(latents, latents)``.
 
-        ``table`` holds a site's rows; latents are the integers that encode a row. Both sums are int64; sums are in
-        units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``. They are exact: at most 2^22 products, each at
-        most 2^26, are added up in doubles, which stay below 2^48.
+        Both are int64; sums are in units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``. They are exact: at
+        most 2^22 products, each at most 2^26, are added up in doubles, which stay below 2^48.
         """
         latents = latent_count(self.columns)
         first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
@@ -176,8 +161,7 @@ class ProductSums(EncodedRows, frozen=True):
     """Query of Fed-TDA for sums over rows: of the product of every two of the integers that encode a row.
 
     From them the server estimates correlations. The integers stand at different places i < j of the encoded row; the
-    order of the products is that of the lower triangle without the diagonal, row by row. The fields ``columns`` and
-    ``bound`` are described at :class:`EncodedRows`.
+    order of the products is that of the lower triangle without the diagonal, row by row.
     """
 
     kind: ClassVar[str] = "products"
@@ -203,37 +187,23 @@ class ProductSums(EncodedRows, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: one product for each two of a row's integers."""
+        """Return the number of integers in an answer: one product for each two of a row's integers."""
         return math.comb(latent_count(self.columns), 2)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
-
-        A product of two different numbers is bounded by half the sum of their squares. The server rejects answers that
-        no rows could give, unless they are masked (secure sums).
-        """
+        """Return bounds on what one record adds: a product of two numbers is at most half the sum of their squares."""
         most = min(self.bound // 2, LONGEST**2)
         return -most, most
 
     def answer(self, rows: Table) -> Integers:
-        """Return a site's exact sums of products over its ``rows``, shape ``(cells,)``, int64.
-
-        They are in units of ``1 / GRAIN^2``.
-        """
+        """Return a site's exact sums of products, int64, in units of ``1 / GRAIN^2``."""
         _, second = self.gram(rows)
         return second[np.tril_indices(len(second), -1)]
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return one array in a list: the released integers ``flat`` in units of squared standard deviations.
-
-        ``flat`` has one sum for each pair of the integers that encode a row, and the array has the same shape,
-        ``(pairs,)``.
-        """
+        """Return the sums in units of squared standard deviations, shape ``(pairs,)``, as the only array."""
         return [flat / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return a list with the standard deviation of the noise in the sums of :meth:`split`, in their unit.
-
-        ``std`` is the standard deviation of the noise in the released integers.
-        """
+        """Return the standard deviation of the noise in the sums of :meth:`split`, in their unit."""
         return [std / GRAIN**2]

@@ -2,9 +2,9 @@
 
 Bins of equal width describe a number badly if nine rows of ten are zero, or if it has few distinct values: this alone
 explains the propensity MSE of 0.249 on Adult in the FedBN thesis (at 0.25, a tree tells every synthetic row from the
-real ones). Here a number starts with intervals (cells) that depend only on its public bounds and bins. Released
-(published, usually noisy) counts of these cells, never rows, decide which cells to split further and which to merge
-into groups. Within a group, rows are drawn in proportion to the counts of its fine cells.
+real ones). Here a number starts with cells that depend only on its public bounds and bins. Released counts of these
+cells, never rows, decide which cells to split further and which to merge into groups. Within a group, rows are drawn in
+proportion to the counts of its fine cells.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _EXACT = 1e-12  # replaces the variance 0 of exact counts, by which one cannot d
 def stratified_uniforms(groups: NDArray[Any], rng: np.random.Generator) -> Array:
     """Draw uniform numbers, one per row, that are evenly spread within each group: sampling with less variance.
 
-    ``groups`` holds each row's group (such as its combination of the parents' codes), an integer from 0 to below 2^20.
-    Returns float64 numbers in [0, 1), shape ``(rows,)``. Each draw is uniform by itself. The draws of one group, and
-    those of neighbouring groups together, are evenly spread: the rows of a group, in random order, take successive
-    points of an additive recurrence of the golden ratio with a random start. Frequencies of samples drawn with them
-    deviate from their probabilities by about one row instead of the square root of the number of rows; this holds
-    within blocks of 2^20 rows. Draws are multiples of 2^-32, so that the sum of a row's group and its draw is exact.
+    ``groups`` holds each row's group, an integer from 0 to below 2^20; the result is float64 in [0, 1), shape
+    ``(rows,)``. Each draw is uniform by itself. The draws of one group, and those of neighbouring groups together, are
+    evenly spread: the rows of a group, in random order, take successive points of an additive recurrence of the golden
+    ratio with a random start. Frequencies of samples drawn with them deviate from their probabilities by about one row
+    instead of the square root of the number of rows; this holds within blocks of 2^20 rows. Draws are multiples of
+    2^-32, so that the sum of a row's group and its draw is exact.
     """
     if len(groups) > _BLOCK:
         return np.concatenate(
@@ -81,12 +81,10 @@ class AdaptiveBins:
     The fine cells are the codes of a category, or the intervals of ``grid`` (ascending, :class:`Grid`) for a number or
     time, followed by one cell for missing values if the column admits them. All arrays have shape ``(fine cells,)``:
     ``groups`` holds each cell's group, numbered from 0 without gaps; ``counts`` its estimated number of rows;
-    ``variances`` the variance of that estimate, infinite before any count is released. Counts come from released
-    (published, usually noisy) tables, never from rows. Cells with the same number in ``whole`` were one cell when
-    counts were last released: the count of that cell is split evenly between them, and each has, in ``variances``, the
-    variance of the whole count. The first ``in_order`` cells are in a meaningful order, so that neighbours may be
-    smoothed; 0 if there is none. As the axis of a model (:class:`~fedsynth.models.synthesizer.ModelAxis`), it converts
-    group numbers to values: :meth:`drawn`.
+    ``variances`` the variance of that estimate, infinite before any count is released. Cells with the same number in
+    ``whole`` were one cell when counts were last released: the count of that cell is split evenly between them, and
+    each has, in ``variances``, the variance of the whole count. The first ``in_order`` cells are in a meaningful order,
+    so that neighbours may be smoothed; 0 if there is none.
     """
 
     groups: Integers
@@ -99,11 +97,11 @@ class AdaptiveBins:
 
     @classmethod
     def of(cls, column: Column) -> AdaptiveBins:
-        """Return the fine cells (:class:`AdaptiveBins`) of ``column`` before its rows are counted, with unknown counts.
+        """Return the fine cells of ``column`` before its rows are counted: counts are 1, with infinite variance.
 
         Each cell is its own group. A number or time gets about 32 cells between its public bounds (about as many as the
         schema's bins, if these are 33 to 128), or one for each value if there are at most 128 integers or rounded
-        values; a category one cell per code. Unknown counts are 1 with infinite variance.
+        values; a category one cell per code.
         """
         grid = None
         if isinstance(column, Numeric | Datetime):
@@ -115,11 +113,7 @@ class AdaptiveBins:
 
     @classmethod
     def levels(cls, column: Column) -> list[AdaptiveBins]:
-        """Return the fine cells in which ``column`` is counted first, at each resolution from coarse to fine.
-
-        The first is that of :meth:`of`. A number or time has up to 3, each of which subdivides the cells of the one
-        before; a category has one. All counts are unknown (1, with infinite variance).
-        """
+        """Return the cells in which ``column`` is counted first, in up to 3 levels from coarse to fine."""
         found = [cls.of(column)]
         while len(found) < LEVELS and found[-1].grid is not None:
             grid = found[-1].grid
@@ -130,10 +124,10 @@ class AdaptiveBins:
         return found
 
     def to_values(self, most: int) -> AdaptiveBins:
-        """Return the fine cells of a column with each split into the single values that the column admits.
+        """Return the cells split into the single values that the column admits.
 
         The cells themselves are returned if that would give more than ``most``, or not even twice as many. Counts are
-        unknown, as in :meth:`levels`.
+        unknown, as in :meth:`of`.
         """
         grid = self.grid
         if grid is None or not grid.per_unit or (grid.upper[-1] - grid.lower[0]) * grid.per_unit > most:
@@ -146,10 +140,7 @@ class AdaptiveBins:
 
     @classmethod
     def of_bins(cls, column: Column) -> AdaptiveBins:
-        """Return the schema's own bins or values of ``column`` as fine cells (:class:`AdaptiveBins`) with counts of 1.
-
-        Each is its own group.
-        """
+        """Return the schema's own bins or values of ``column``, each its own group with a count of 1."""
         if not isinstance(column, Numeric | Datetime):
             return cls.of(column)
         return cls._unknown(np.arange(column.size), column.bins_as_cells)
@@ -160,15 +151,12 @@ class AdaptiveBins:
         return cls(groups, np.arange(len(groups)), *known, grid, 0 if grid is None else len(grid))
 
     def axis(self, column: int) -> Axis:
-        """Return the groups as an axis of a table of counts: the partition of values by which sites count their rows.
-
-        ``column`` is the column's position in ``schema.stored``, the columns as sites encode them.
-        """
+        """Return the groups as the axis by which sites count the column at the position ``column``."""
         own = np.array_equal(self.groups, np.arange(len(self.groups)))
         return Axis(column, None if self.grid is None else self.grid.cuts, None if own else self.groups)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return, to be saved, the arrays that sampling needs; :meth:`from_arrays` restores the cells from them."""
+        """Return the arrays that sampling needs; variances are not among them."""
         found = {"groups": self.groups, "counts": self.counts}
         if self.grid is not None:
             found |= self.grid.to_arrays()
@@ -176,10 +164,7 @@ class AdaptiveBins:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> AdaptiveBins:
-        """Restore cells (adaptive bins, :class:`AdaptiveBins`) for sampling from the arrays of :meth:`to_arrays`.
-
-        Variances, which are not stored, become infinite. Raises :class:`InvalidParameter` for arrays that are no cells.
-        """
+        """Restore cells for sampling from :meth:`to_arrays`; raises :class:`InvalidParameter` for anything else."""
         shape = arrays["groups"].shape if "groups" in arrays else (None,)
         groups = read_integers(arrays, "groups", (None,), math.prod(length or 0 for length in shape))
         if len(np.unique(groups)) != groups.max() + 1:
@@ -188,19 +173,15 @@ class AdaptiveBins:
         return replace(cls._unknown(groups, grid), counts=read_floats(arrays, "counts", groups.shape, 0))
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
-        """Raise :class:`InvalidParameter` unless the cells convert what the model has ``drawn`` to ``column``'s values.
-
-        A model draws the number of a group, with or without a place in it.
-        """
+        """Raise :class:`InvalidParameter` unless the cells fit ``column``, and the model has ``drawn`` their groups."""
         check_cells(column, self.grid, len(self.groups))
         if drawn.latents or drawn.size != self.size:
             raise InvalidParameter(f"the model draws {drawn.size} groups of {column.name!r}, not {self.size}")
 
     def given(self, column: Column, condition: Condition) -> tuple[CodeEvidence, AdaptiveBins]:
-        """Translate a condition on the values of ``column``: return evidence on the groups, and new cells to draw from.
+        """Return evidence on the groups from a condition on values, and new cells to draw from.
 
-        The evidence holds, for each group, the probability that a row of the group meets the condition; for a number or
-        time, it also says which part of each group meets the condition
+        For a number or time, the evidence also says which part of each group meets the condition
         (:class:`~fedsynth.models.evidence.PlacedEvidence`). The returned cells have the same groups, but :meth:`drawn`
         draws from them only values that meet the condition.
         """
@@ -222,32 +203,29 @@ class AdaptiveBins:
 
     @property
     def shares(self) -> Array:
-        """Each fine cell's share of its group's estimated rows, shape ``(fine cells,)``; see :class:`AdaptiveBins`.
-
-        The shares within a group sum to 1; they are equal if the group has no rows.
-        """
+        """Each fine cell's share of its group's estimated rows; equal ones if the group has no rows."""
         rows = np.bincount(self.groups, weights=self.counts)[self.groups]
         even = 1 / np.bincount(self.groups)[self.groups]
         return np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
 
     def covers(self, column: Column) -> bool:
-        """Return whether the fine cells (:class:`AdaptiveBins`) are the schema's own bins or values of ``column``."""
+        """Return whether the fine cells are the schema's own bins or values of ``column``."""
         if not isinstance(column, Numeric | Datetime):
             return True
         return self.grid is not None and np.array_equal(self.grid.upper, column.bins_as_cells.upper)
 
     @property
     def size(self) -> int:
-        """Number of groups, the bins of a model (:class:`AdaptiveBins`)."""
+        """Number of groups."""
         return int(self.groups.max()) + 1
 
     def ordered(self, column: Column) -> int:
         """Return how many of the groups, from the first, are in an order in which a correlation has a meaning.
 
-        The result is 0 for none. Ordered are the groups of numbers and times, and those of a category whose values are
-        ascending integers or declared ordered. Any other category counts as ordered if it has two groups, even if one
-        is of missing values. Otherwise, missing values are not ordered, nor is the group of merged rare values unless
-        it holds the highest values. ``column`` is the schema's column that the cells belong to.
+        Ordered are the groups of numbers and times, and those of a category whose values are ascending integers or
+        declared ordered. Any other category counts as ordered if it has two groups, even if one is of missing values.
+        Otherwise, missing values are not ordered, nor is the group of merged rare values unless it holds the highest
+        values.
         """
         if self.grid is not None:
             return self.size - (len(self.groups) > len(self.grid))
@@ -261,14 +239,14 @@ class AdaptiveBins:
     def updated(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> AdaptiveBins:
         """Return the cells with their counts updated by newly released noisy ``counts`` of about ``total`` rows.
 
-        ``counts`` has one entry per fine cell (:class:`AdaptiveBins`), in rows, with noise of ``variance`` (rows
-        squared). A former cell is one of the last release, which may have been split into several fine cells since
-        (``whole``). ``variance`` is one number, or an array over the fine cells that is constant within each former
-        cell. First, the sum of ``counts`` over each former cell is averaged, by inverse variance, with the former
-        cell's previous count; these averages are projected on the simplex (made non-negative, of sum ``total``). Then
-        the counts within each former cell are made non-negative and of the sum found for it, in the same way. With
-        ``even``, differences between neighbouring cells are smoothed out unless they exceed the noise: within each
-        former cell and, if no count was released before and no cell was split, between all ordered cells.
+        ``counts`` has one entry per fine cell, in rows, with noise of ``variance`` (rows squared): one number, or an
+        array over the fine cells that is constant within each former cell. A former cell is one of the last release,
+        which may have been split since (``whole``). First, the sum of ``counts`` over each former cell is averaged, by
+        inverse variance, with its previous count; these averages are projected on the simplex (made non-negative, of
+        sum ``total``). Then the counts within each former cell are made non-negative and of the sum found for it, in
+        the same way. With ``even``, differences between neighbouring cells are smoothed out unless they exceed the
+        noise: within each former cell and, if no count was released before and no cell was split, between all ordered
+        cells.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)
@@ -289,22 +267,17 @@ class AdaptiveBins:
         return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
 
     def sums_of(self, finer: Grid, counts: Array) -> Array:
-        """Sum counts over the cells of a ``finer`` grid to counts of these fine cells, which that grid subdivides.
-
-        ``counts`` has one entry for each cell of ``finer`` and, if the column admits missing values, a last one for
-        these. Returns float64, shape ``(fine cells,)``. Only for numbers and times.
-        """
+        """Return counts over a ``finer`` grid (and missing values, if admitted) summed over these cells of a number."""
         assert self.grid is not None
         at = np.searchsorted(self.grid.upper, finer.upper)
         at = np.append(at, np.arange(len(self.grid), len(self.groups)))
         return np.bincount(at, weights=counts, minlength=len(self.groups)).astype(np.float64)
 
     def cut(self, finer: Grid, least: float) -> AdaptiveBins:
-        """Split each cell with at least ``least`` estimated rows into its parts in a ``finer`` grid; keep the others.
+        """Split each cell of a number with at least ``least`` estimated rows into its parts in a ``finer`` grid.
 
-        Cells are the fine cells of :class:`AdaptiveBins`; the finer grid subdivides theirs. A cell's count is divided
-        evenly between its parts until :meth:`updated` updates them. Every cell of the result is its own group. Only for
-        numbers and times.
+        A cell's count is divided evenly between its parts until :meth:`updated` updates them. Every cell of the result
+        is its own group.
         """
         assert self.grid is not None
         grid, size = self.grid, len(self.grid)
@@ -321,11 +294,11 @@ class AdaptiveBins:
     def grouped(self, least: float, most: int) -> AdaptiveBins:
         """Merge the fine cells into at most ``most`` groups (bins) of at least ``least`` estimated rows.
 
-        Returns the same cells with new ``groups``: unions of the present ones. While there are more than ``most``
-        groups, or one has fewer than ``least`` rows, the group with the fewest rows joins the one of its two neighbours
-        that has fewer; a group ends with fewer than ``least`` rows only if the column has fewer. Numbers are neighbours
-        in their order, values of a category in the order of their counts. A value with many rows thus mostly keeps a
-        group of its own. Missing numbers form one more group, which may hold fewer rows.
+        While there are more than ``most`` groups, or one has fewer than ``least`` rows, the group with the fewest rows
+        joins the one of its two neighbours that has fewer; a group ends with fewer than ``least`` rows only if the
+        column has fewer. Numbers are neighbours in their order, values of a category in the order of their counts. A
+        value with many rows thus mostly keeps a group of its own. Missing numbers form one more group, which may hold
+        fewer rows.
         """
         free = self.size - (self.grid is not None and len(self.groups) > len(self.grid))
         rows = np.bincount(self.groups, weights=self.counts)[:free].astype(np.float64)
@@ -381,11 +354,10 @@ class AdaptiveBins:
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Convert the ``groups`` that a model drew, shape ``(rows,)``, to values drawn within each row's group.
 
-        A group is a bin, given by its number (:class:`AdaptiveBins`). If ``groups`` are integers, one of the group's
-        fine cells is drawn for each row, in proportion to the cells' counts, and a number is drawn uniformly within its
-        cell. If they are float64, an entry is group + place, with a place from 0 to below 1, and nothing is drawn:
-        place 0.25 stands for the lower quartile of the group's rows. Returns integer codes for a category, float64
-        numbers (NaN for missing) otherwise, shape ``(rows,)``.
+        For integers, one of the group's fine cells is drawn for each row, in proportion to the cells' counts, and a
+        number is drawn uniformly within its cell. A float64 entry is group + place, with a place from 0 to below 1, and
+        nothing is drawn: place 0.25 stands for the lower quartile of the group's rows. Returns integer codes for a
+        category, float64 numbers (NaN for missing) otherwise, shape ``(rows,)``.
         """
         order, cumulative = self._within
         if groups.dtype == np.float64:
@@ -399,12 +371,11 @@ class AdaptiveBins:
         return fine if self.grid is None else self.grid.values(fine, rng.random(len(fine)))
 
     def unions(self, least: float, most: int) -> Integers:
-        """Merge the groups (bins) into larger unions, for coarser tables; return each group's union.
+        """Merge groups into larger unions, for coarser tables; return each group's union, shape ``(groups,)``, int64.
 
-        Unions are numbered from 0 without gaps, shape ``(groups,)``, int64. Neighbouring groups of a number or time are
-        merged, as in :meth:`grouped`, to at most ``most`` unions of at least ``least`` estimated rows; missing values
-        form one more union. Of a category, all groups with fewer than ``least`` rows form one union, each other group
-        is a union by itself, and ``most`` is ignored.
+        Neighbouring groups of a number or time are merged, as in :meth:`grouped`, to at most ``most`` unions of at
+        least ``least`` estimated rows; missing values form one more union. Of a category, all groups with fewer than
+        ``least`` rows form one union, and ``most`` is ignored (:func:`rare_together`).
         """
         rows = np.bincount(self.groups, weights=self.counts).astype(np.float64)
         if self.grid is None:
@@ -432,11 +403,7 @@ class AdaptiveBins:
 
 
 def rare_together(rows: Array, least: float) -> Integers:
-    """Return a group number for each value of a category: one group per value, but one for all rare values together.
-
-    ``rows`` holds the values' estimated rows; values below ``least`` are rare and share the last group. A single rare
-    value keeps its own group. Groups are int64, numbered from 0 without gaps, shape ``(values,)``.
-    """
+    """Return each value's group: one group per value, but a last one for two or more with under ``least`` rows."""
     rare = rows < least
     if rare.sum() < 2:
         return np.arange(len(rows))
@@ -445,10 +412,7 @@ def rare_together(rows: Array, least: float) -> Integers:
 
 
 def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Array, Integers]:
-    """Merge neighbours until at most ``most`` remain, of at least ``least`` rows each; return their rows and starts.
-
-    The lightest repeatedly joins its lighter neighbour.
-    """
+    """Let the lightest join its lighter neighbour until at most ``most`` remain, of at least ``least`` rows each."""
     rows = rows.copy()
     while len(rows) > 1 and (len(rows) > most or rows.min() < least):
         lightest = int(rows.argmin())
@@ -462,8 +426,7 @@ def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Arr
 def _evened(counts: Array, variance: float, total: float, penalty: float, typical: float = 0.0) -> Array:
     """Project noisy counts on the simplex of sum ``total``; with a positive ``penalty``, smooth them first.
 
-    With a ``typical`` count, cells that are probably empty get 0 and the others take up the difference of the sums. If
-    the others hold less than half of the total, the noise hides the rows' positions, and no cell is set to 0.
+    With a ``typical`` count, cells that are probably empty get 0, unless the others hold less than half of the total.
     """
     found = np.zeros(len(counts))
     if total <= 0:

@@ -1,8 +1,8 @@
 """Atoms: single values that many rows share, found in noisy counts of ever finer cells of a number's range.
 
 Rows of a smooth distribution fill a cell about as densely as its neighbours. A narrow cell with far more rows holds a
-value that many rows share, such as a usual price, a limit or a code. Its rows belong on one number, and the round ones
-are the likely ones. Everything here is computed from released counts, so it has no privacy cost.
+value that many rows share, such as a usual price, a limit or a code: one number, and the round ones are the likely
+ones. Everything here is computed from released counts, so it has no privacy cost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Atoms(NamedTuple):
     """Values that many rows share, in ascending order; all arrays have shape ``(atoms,)``.
 
     ``values`` are guesses: the roundest number of the cell, from ``lower`` to ``upper``, in which the rows were
-    counted. ``counts`` are the estimated numbers of rows and ``variances`` the variances of these estimates.
+    counted.
     """
 
     values: Array
@@ -216,7 +216,6 @@ def _candidates(
 def _atoms(
     levels: Sequence[Level], depths: Integers, paths: Integers, counts: Array, variances: Array, steps: Sequence[int]
 ) -> Atoms:
-    """Return the atoms of these cells, each with the roundest number of its cell."""
     cells = [(levels[depth].grid, path[depth]) for depth, path in zip(depths, paths, strict=True)]
     lower = np.array([grid.lower[cell] for grid, cell in cells])
     upper = np.array([grid.upper[cell] for grid, cell in cells])
@@ -225,6 +224,5 @@ def _atoms(
 
 
 def _round_value(grid: Grid, cell: int, steps: Sequence[int]) -> float:
-    """Return the roundest number in a cell of a grid."""
     half = 0.5 / grid.per_unit if grid.per_unit else 0.0
     return roundest(grid.lower[cell] + half, grid.upper[cell] - half, grid.per_unit, steps)

@@ -58,11 +58,10 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BayesianNetwork:
     """A Bayesian network of discrete columns: each column's distribution given its parents, as tables.
 
-    Columns are numbered from 0 in the schema's order and hold integer codes from 0 (of values or bins). ``structure``
-    (:class:`~fedsynth.models.structure.Structure`) lists each column's parents. ``conditionals[j]`` is the table of
-    column j, float64, with one axis for each of its parents (ascending) and column j's own axis last, along which it
-    sums to one. ``total`` is the estimated number of records. Raises :class:`InvalidParameter` for tables that do not
-    fit their parents, and for a column whose parents have more than 2^20 combinations of codes.
+    Columns hold integer codes from 0 (of values or bins). ``conditionals[j]`` is the table of column j, float64, with
+    one axis for each of its parents (ascending) and column j's own axis last, along which it sums to one. ``total`` is
+    the estimated number of records. Raises :class:`InvalidParameter` for tables that do not fit their parents, and for
+    a column whose parents have more than 2^20 combinations of codes.
     """
 
     structure: Structure
@@ -71,7 +70,6 @@ class BayesianNetwork:
     kind: ClassVar[str] = "bayes"
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for tables that do not fit the structure or are too large for exact draws."""
         for column, (table, parents) in enumerate(zip(self.conditionals, self.structure.parents, strict=True)):
             if table.shape[:-1] != tuple(self.sizes[parent] for parent in parents):
                 raise InvalidParameter(
@@ -84,24 +82,21 @@ class BayesianNetwork:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of codes (values or bins) of each column."""
+        """Number of codes of each column."""
         return tuple(table.shape[-1] for table in self.conditionals)
 
     @classmethod
     def of_tables(
         cls, structure: Structure, tables: Mapping[Parents, Array], total: float, *, zeros: Zeros | None = None
     ) -> BayesianNetwork:
-        """Estimate a network with the graph ``structure`` from ``tables``: noisy counts of about ``total`` rows.
+        """Estimate a network of this ``structure`` from ``tables``: noisy counts of about ``total`` rows.
 
-        ``tables`` maps cliques (sorted tuples of column numbers) to counts of rows, with axes in the clique's order.
-        The distribution of each column is read from the smallest table that contains the column and its parents. Counts
-        may be negative: tables are first projected on the non-negative tables of sum ``total``. The noise that this
-        leaves in rare cells adds up in the counts of single columns; where ``tables`` holds the 1-way table of a
-        column, larger tables are therefore scaled to its counts. ``zeros`` maps cliques to boolean masks of their
-        tables, true in cells that no row can be in (:data:`~fedsynth.models.estimate.Zeros`); such cells get
-        probability 0 if their clique lies within a column and its parents, unless that would leave no value of the
-        column for some codes of the parents. Raises :class:`InvalidParameter` if some column and its parents are not
-        together in any table.
+        The distribution of each column is read from the smallest table that contains the column and its parents. Tables
+        are first projected on the simplex. The noise that this leaves in rare cells adds up in the counts of single
+        columns; where ``tables`` holds the 1-way table of a column, larger tables are therefore scaled to its counts.
+        Cells of ``zeros`` (:data:`~fedsynth.models.estimate.Zeros`) get probability 0 if their clique lies within a
+        column and its parents, unless that would leave no value of the column for some codes of the parents. Raises
+        :class:`InvalidParameter` if some column and its parents are not together in any table.
         """
         zeros = zeros or {}
         held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
@@ -122,20 +117,16 @@ class BayesianNetwork:
         return cls(structure, tuple(conditionals), total)
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows, parents before children, and return one array of integer codes per column, in order.
-
-        Arrays have shape ``(rows,)`` and the narrowest unsigned dtype.
-        """
+        """Draw ``rows`` rows, parents before children: codes of the narrowest unsigned type, shape ``(rows,)`` each."""
         return self.completed({}, rows, rng)
 
     def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | RejectionSampler | None:
         """Return a sampler of rows given ``evidence`` (by column number); ``None`` if such rows have probability 0.
 
-        Evidence is a condition on a column's codes (:class:`~fedsynth.models.evidence.Evidence`). The columns with
-        evidence and their ancestors form a graphical model, with the evidence as additional factors. The other columns
-        are then sampled from the network: given the former, evidence does not change their distribution. If the
-        junction tree of that model would have more than 2^23 cells, rejection sampling
-        (:class:`~fedsynth.models.evidence.RejectionSampler`) is used, whatever the probability.
+        The columns with evidence and their ancestors form a graphical model, with the evidence as additional factors.
+        The other columns are then sampled from the network: given the former, evidence does not change their
+        distribution. If the junction tree of that model would have more than 2^23 cells, rejection sampling is used,
+        whatever the probability.
         """
         above = set(evidence)
         for column in reversed(self.structure.order):
@@ -157,12 +148,7 @@ class BayesianNetwork:
         return GivenNetwork(self, columns, known) if known.log_partition > IMPOSSIBLE else None
 
     def completed(self, known: Mapping[int, NDArray[Any]], rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Complete rows whose codes in some columns are given by ``known``: draw the other columns, and return all.
-
-        ``known`` maps a column number to the rows' integer codes, shape ``(rows,)``; with a column, it must contain all
-        the column's ancestors. The result has one array of codes per column, shape ``(rows,)``, in the order of the
-        columns.
-        """
+        """Complete rows whose codes in some columns, with all their ancestors, are ``known``; return all columns."""
         result = [
             known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))
             for column, size in enumerate(self.sizes)
@@ -180,11 +166,7 @@ class BayesianNetwork:
         return result
 
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Array:
-        """Return each row's log probability in nats, shape ``(rows,)``; -inf for rows of probability 0.
-
-        ``codes`` holds one array of integer codes (values or bins), shape ``(rows,)``, per column, in the order of the
-        columns.
-        """
+        """Return each row's log probability in nats, shape ``(rows,)``; -inf for rows of probability 0."""
         result = np.zeros(len(codes[0]))
         with np.errstate(divide="ignore"):
             for column, table in enumerate(self.conditionals):
@@ -194,21 +176,18 @@ class BayesianNetwork:
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the network draws for each column: integer codes."""
+        """Integer codes."""
         return tuple(DrawnColumn(size) for size in self.sizes)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the network, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
+        """Return the network as JSON values and named arrays."""
         parents = [list(parents) for parents in self.structure.parents]
         meta = {"order": list(self.structure.order), "parents": parents, "total": self.total}
         return meta, {f"conditional{column}": table for column, table in enumerate(self.conditionals)}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> BayesianNetwork:
-        """Restore the network from both results of :meth:`to_arrays`.
-
-        Raises :class:`InvalidParameter` for anything else, such as a graph with a cycle.
-        """
+        """Restore the network; raises :class:`InvalidParameter` for anything else, such as a graph with a cycle."""
         saved = read_head(meta, _Saved)
         for parents in saved.parents:
             check_positions(parents, len(saved.parents))
@@ -244,11 +223,10 @@ class BayesianNetwork:
 
 @dataclass(frozen=True, eq=False)
 class GivenNetwork:
-    """Sampler of a Bayesian network's rows given evidence, that is, conditions on columns.
+    """Sampler of a network's rows given evidence, made by :meth:`BayesianNetwork.given`.
 
-    :meth:`BayesianNetwork.given` makes it. ``network`` is the Bayesian network, ``columns`` are the columns with
-    evidence and all their ancestors; ``above`` is a graphical model of these columns, in this order, given the
-    evidence. A row is drawn in two steps: these columns from ``above``, then the others from ``network`` given them.
+    ``columns`` are the columns with evidence and all their ancestors. They are drawn from ``above``, a graphical model
+    of these columns, in this order, given the evidence; then the others are drawn from ``network`` given them.
     """
 
     network: BayesianNetwork
@@ -256,18 +234,15 @@ class GivenNetwork:
     above: MarkovRandomField
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows that meet the evidence (conditions on columns); return one array of codes per column.
-
-        Arrays hold integers, shape ``(rows,)``, in the order of the columns.
-        """
+        """Draw ``rows`` rows that meet the evidence; one array of codes per column."""
         return self.network.completed(dict(zip(self.columns, self.above.sample(rows, rng), strict=True)), rows, rng)
 
 
 def _raked(table: Array, margins: Sequence[Array | None]) -> Array:
     """Scale a non-negative table along its axes, in turn, towards the sums ``margins`` (``None``: not given).
 
-    This is iterative proportional fitting (Deming & Stephan 1940, doi 10.1214/aoms/1177731829), in 10 rounds. Parts of
-    the table without mass stay empty; a 1-way table is returned as it is.
+    By iterative proportional fitting (Deming & Stephan 1940, doi 10.1214/aoms/1177731829), in 10 rounds. Parts of the
+    table without mass stay empty; a 1-way table is returned as it is.
     """
     for _ in range(_RAKES):
         for axis, margin in enumerate(margins):
@@ -289,9 +264,8 @@ def _given(joint: Array) -> Array:
     """Return the conditional distribution of the last axis given all others, with back-off to fewer of them.
 
     The distribution given all but the weakest of the others is the prior, with the weight of ``_BACKING`` rows (a
-    Dirichlet prior; MacKay & Peto 1995, doi 10.1017/S1351324900000218). It is defined in the same way, down to the
-    distribution of the last axis alone. Sampling can reach states of the parents without rows if no single table
-    contains all parents.
+    Dirichlet prior; MacKay & Peto 1995, doi 10.1017/S1351324900000218), and so on down to the last axis alone. Sampling
+    can reach states of the parents without rows if no single table contains all parents.
     """
     if joint.ndim == 1:
         return joint / joint.sum() if joint.sum() > 0 else np.full(len(joint), 1 / len(joint))

@@ -28,10 +28,7 @@ class Is:
     code: int
 
     def impose(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array like ``values`` in which every entry is the required ``code``.
-
-        Sampling calls it on the column's codes in rows that were drawn given the condition.
-        """
+        """Return an array like ``values``, a column's codes in drawn rows, in which every entry is ``code``."""
         return np.full_like(values, self.code)
 
 
@@ -39,18 +36,14 @@ class Is:
 class Between:
     """Condition on a numeric or datetime column: the value lies from ``low`` to ``high``, both included.
 
-    Both are numbers within the column's bounds, in the column's own unit; times count the column's time units since
-    1970 (UTC).
+    Both lie within the column's bounds, in its own unit; times count its time units since 1970 (UTC).
     """
 
     low: float
     high: float
 
     def impose(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return ``values`` clipped to the interval, since rounding at the edge of a bin may have moved some out of it.
-
-        Sampling calls it on the column's numbers in rows that were drawn given the condition.
-        """
+        """Return ``values`` clipped to the interval: rounding at the edge of a bin may have moved some out of it."""
         found: NDArray[Any] = np.clip(values, self.low, self.high)
         return found
 
@@ -60,10 +53,7 @@ class Missing:
     """Condition on a numeric or datetime column: the value is missing."""
 
     def impose(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array like ``values`` in which every entry is NaN (missing).
-
-        Sampling calls it on the column's numbers in rows that were drawn given the condition.
-        """
+        """Return an array like ``values`` in which every entry is NaN."""
         return np.full_like(values, np.nan)
 
 
@@ -71,15 +61,13 @@ Condition = Is | Between | Missing
 
 
 def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condition]:
-    """Check conditions on sampled rows against the schema, and return them by the position of their columns.
+    """Check conditions on sampled rows against the schema, and return them by their columns' positions.
 
-    Positions are those in ``schema.stored``, the columns that sites encode: all except identifiers and columns computed
-    from others. ``asked`` maps a column's name to what its values must be: a category's value; a number or time; an
-    interval ``(low, high)`` of these, both ends included; or ``None`` for a missing value. Values are spelled as in a
-    table. An end of an interval beyond the column's bounds is moved to the bound. Raises :class:`SchemaError` for an
-    unknown column (the message names similar ones), a value that the column does not have, an empty interval, and a
-    column that is stored as a difference from or ratio to another column, since models represent only that difference
-    or ratio.
+    ``asked`` maps a column's name to what its values must be: a category's value; a number or time; an interval ``(low,
+    high)`` of these, both ends included; or ``None`` for a missing value. Values are spelled as in a table. An end of
+    an interval beyond the column's bounds is moved to the bound. Raises :class:`SchemaError` for an unknown column, a
+    value that the column does not have, an empty interval, and a column that is stored as a difference from or ratio to
+    another column, since models represent only that.
     """
     found: dict[int, Condition] = {}
     for name, value in asked.items():
@@ -97,10 +85,8 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
     """Parse the ``--where`` options of the command line, for :func:`read_conditions` or ``Synthesizer.sample``.
 
     Each of ``texts`` is ``column=value``, or ``column=low..high`` for a numeric or datetime column; an end left out is
-    the column's bound. Returns the condition by column name: the value as text, or the pair (low, high), of text or,
-    for an end left out, of the bound. Values are not checked here. Raises :class:`InvalidParameter` for a text without
-    ``=`` and for a repeated column, and :class:`SchemaError` for a column that is unknown or stored as a difference
-    from or ratio to another column.
+    the column's bound. Values are not checked here. Raises :class:`InvalidParameter` for a text without ``=`` and for a
+    repeated column, and :class:`SchemaError` as :func:`read_conditions` does for the column.
     """
     found: dict[str, Any] = {}
     for text in texts:

@@ -40,9 +40,8 @@ _PROJECTIONS = 100  # iterations of Higham's method
 def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array, std: float) -> Array:
     """Estimate a Gaussian copula's correlation matrix, shape ``(l, l)``, from noisy sums over encoded rows.
 
-    ``axes[j]`` describes column j, one of l: its cells (values or bins) are consecutive intervals of a standard normal
-    variable. ``scores[j]`` holds a number for each of these cells, by which the cell's rows are encoded: ascending
-    along the axis, with a mean of about 0 (:meth:`NormalScores.scores
+    ``axes[j]`` describes column j, and ``scores[j]`` holds a number for each of its cells, by which the cell's rows are
+    encoded: ascending along the axis, with a mean of about 0 (:meth:`NormalScores.scores
     <fedsynth.models.normal_scores.NormalScores.scores>`). ``products`` are the means over rows of the product of two
     columns' scores, flat, for the pairs of columns ``(1, 0), (2, 0), (2, 1), (3, 0)`` and so on; each has noise of
     standard deviation ``std``. The result is corrected for the correlation that encoding by cells loses
@@ -62,12 +61,11 @@ def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
 def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array) -> Array:
     """Return the correlations, shape ``(l, l)``, of normal variables whose discretised scores have mean ``products``.
 
-    ``axes[j]`` describes column j, one of l: its cells (values or bins) are consecutive intervals of a standard normal
-    variable. ``scores[j]`` holds a number for each of these cells. ``products[i, j]`` is the mean over rows of the
-    product of the scores of columns i and j; the matrix is symmetric, and its diagonal is not used. The correlation of
-    scores is weaker than that of the variables. For normal variables of correlation r, the mean product of two columns'
-    scores is the series sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula). It increases in r because
-    the scores increase along their axes, so it can be inverted for each pair.
+    ``axes`` and ``scores`` are those of :func:`fitted_correlation`. ``products[i, j]`` is the mean over rows of the
+    product of the scores of columns i and j; the diagonal is not used. The correlation of scores is weaker than that of
+    the variables. For normal variables of correlation r, the mean product of two columns' scores is the series sum_k
+    c_k d_k r^k in their Hermite coefficients (Mehler's formula). It increases in r because the scores increase along
+    their axes, so it can be inverted for each pair.
     """
     c = np.stack([axis.coefficients(score) for axis, score in zip(axes, scores, strict=True)])
     grid = np.sin(np.linspace(-1, 1, 161) * np.arcsin(_LARGEST))
@@ -84,8 +82,7 @@ def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
 def nearest_correlation(matrix: Array) -> Array:
     """Return the positive definite correlation matrix nearest to a symmetric ``matrix`` (Higham 2002); same shape.
 
-    Nearest is meant in the Frobenius norm. It is found by alternating projections with Dykstra's correction (doi
-    10.1093/imanum/22.3.329); deterministic.
+    Nearest in the Frobenius norm, by alternating projections with Dykstra's correction (doi 10.1093/imanum/22.3.329).
     """
     nearest, correction = (matrix + matrix.T) / 2, np.zeros_like(matrix)
     for _ in range(_PROJECTIONS):
@@ -110,9 +107,8 @@ def _positive_part(matrix: Array) -> Array:
 def shrunk(correlation: Array, std: Array) -> Array:
     """Shrink noisy correlations towards zero by a common factor, according to the standard deviation ``std`` of each.
 
-    Both arguments are symmetric, shape ``(l, l)``; the result has ones on the diagonal. This is the positive-part
-    James-Stein estimator. It costs no further privacy, and returns independent columns if all correlations are
-    explained by noise.
+    The result has ones on the diagonal. This is the positive-part James-Stein estimator; it returns independent columns
+    if all correlations are explained by noise.
     """
     below = np.tril_indices(len(correlation), -1)
     observed, noise = float((correlation[below] ** 2).sum()), float((std[below] ** 2).sum())
@@ -128,9 +124,8 @@ def shrunk(correlation: Array, std: Array) -> Array:
 class IntervalEvidence:
     """Evidence on a column with one normal axis: the row's point on the axis lies in one of several intervals.
 
-    Evidence is a condition on a column in terms of what the model draws, here a standard normal variable. ``low`` and
-    ``high`` are the ends of the intervals as probabilities under the standard normal (0 to 1), ascending and without
-    overlap, shape ``(intervals,)``.
+    ``low`` and ``high`` are the ends of the intervals as probabilities under the standard normal (0 to 1), ascending
+    and without overlap, shape ``(intervals,)``.
     """
 
     low: Array
@@ -138,24 +133,18 @@ class IntervalEvidence:
 
     @property
     def share(self) -> float:
-        """Probability of the evidence under the standard normal (0 to 1): the sum over the intervals."""
+        """Probability of the evidence under the standard normal."""
         return float((self.high - self.low).sum())
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """Lower and upper ends of the intervals as points of the normal axis, each of shape ``(intervals,)``.
-
-        They are infinite at probabilities 0 and 1.
-        """
+        """Ends of the intervals as points of the normal axis, infinite at probabilities 0 and 1."""
         from scipy.special import ndtri
 
         return ndtri(self.low), ndtri(self.high)
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return 1.0 for each point inside one of the intervals and 0.0 for others, shape ``(rows,)``.
-
-        ``codes`` holds the rows' points on the column's normal axis, shape ``(rows, 1)``.
-        """
+        """Return 1.0 for each point of shape ``(rows, 1)`` inside one of the intervals and 0.0 for others."""
         low, high = self.ends
         found: Array = np.any((codes >= low) & (codes <= high), axis=1).astype(np.float64)
         return found
@@ -167,8 +156,7 @@ class OneAxis:
 
     Cells are the codes of a category or, with a ``grid``, the grid's intervals of numbers or times, after which a last
     cell may stand for missing values. ``axis`` holds the order of the cells' intervals and the cells' shares of the
-    rows. The class implements :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to
-    values.
+    rows.
     """
 
     axis: NormalScores
@@ -177,19 +165,12 @@ class OneAxis:
     latents: ClassVar[int] = 1
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return the values at ``points`` of the normal axis, shape ``(rows,)``: codes, or numbers if there is a grid.
-
-        ``points`` has shape ``(rows, 1)``; a missing number is NaN. The point determines the cell and the place within
-        it, so nothing is drawn from ``rng``.
-        """
+        """Return the values at points ``(rows, 1)``: codes or, with a grid, numbers; ``rng`` is not used."""
         cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
 
     def given(self, column: Column, condition: Condition) -> tuple[IntervalEvidence, OneAxis]:
-        """Return the part of the normal axis on which ``condition`` holds, as evidence, and this axis, unchanged.
-
-        ``column`` is the schema's column; it is not needed here.
-        """
+        """Return the part of the normal axis on which ``condition`` holds, as evidence, and this axis, unchanged."""
         from scipy.special import ndtr
 
         size = len(self.axis.shares)
@@ -210,12 +191,12 @@ class OneAxis:
         return IntervalEvidence(low, high), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return this axis (:class:`OneAxis`) as named arrays, to be saved; :meth:`from_arrays` restores it."""
+        """Return this axis as named arrays."""
         return {**self.axis.to_arrays(), **({} if self.grid is None else self.grid.to_arrays())}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> OneAxis:
-        """Restore an axis (:class:`OneAxis`) from the result of :meth:`to_arrays`."""
+        """Restore an axis from :meth:`to_arrays`."""
         return cls(NormalScores.from_arrays(arrays), read_grid(arrays) if "upper" in arrays else None)
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
@@ -244,8 +225,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Copula:
     """A Gaussian copula of rows: jointly normal latent variables with a ``correlation`` matrix of shape ``(l, l)``.
 
-    There are l latent variables. Column j has ``latents[j]`` consecutive ones, which its axis converts to values: one
-    for a :class:`OneAxis`. ``total`` is the estimated number of records.
+    Column j has ``latents[j]`` consecutive ones, which its axis converts to values: one for a :class:`OneAxis`.
+    ``total`` is the estimated number of records.
     """
 
     correlation: Array
@@ -255,25 +236,18 @@ class Copula:
 
     @classmethod
     def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
-        """Return the copula of columns whose axes are ``margins``, such as :class:`OneAxis`.
-
-        ``correlation`` is that of all their latent variables, in order; ``total`` is the estimated number of records.
-        """
+        """Return the copula of columns with the axes ``margins``, whose latents have this ``correlation``."""
         return cls(correlation, total, tuple(margin.latents for margin in margins))
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[Array]:
-        """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column.
-
-        The columns' axes (:class:`OneAxis`) convert points to values.
-        """
+        """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column."""
         return self.split(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
 
     def given(self, evidence: Mapping[int, Evidence]) -> TruncatedCopula | RejectionSampler | None:
-        """Return a sampler of rows given ``evidence``: conditions on columns, by position.
+        """Return a sampler of rows given ``evidence``, by position; ``None`` if a region has probability 0.
 
-        Evidence on a column with one latent variable is an :class:`IntervalEvidence`, which truncates its normal
-        distribution; ``None`` is returned if a region has probability 0. For columns with two latent variables,
-        rejection sampling is used.
+        Evidence on a column with one latent variable truncates its normal distribution (:class:`IntervalEvidence`). For
+        columns with two, rejection sampling is used.
         """
         regions = {at: known for at, known in evidence.items() if isinstance(known, IntervalEvidence)}
         others = {at: known for at, known in evidence.items() if not isinstance(known, IntervalEvidence)}
@@ -285,27 +259,21 @@ class Copula:
         return RejectionSampler(found if regions else self, others) if others else found
 
     def split(self, z: Array) -> list[Array]:
-        """Split points of all latent variables into the columns' parts, each of shape ``(rows, latents)``.
-
-        ``z`` has shape ``(rows, l)``, with a column's latent variables next to each other, in the order of the columns.
-        """
+        """Split points of all latent variables, shape ``(rows, l)``, into the columns' parts ``(rows, latents)``."""
         return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the copula draws for each column: points on normal axes."""
+        """Points on normal axes."""
         return tuple(DrawnColumn(0, latents=many) for many in self.latents)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
+        """Return the model as JSON values and named arrays."""
         return {"total": self.total, "latents": list(self.latents)}, {"correlation": self.correlation}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Copula:
-        """Restore the model from both results of :meth:`to_arrays`.
-
-        Raises :class:`InvalidParameter` for anything else.
-        """
+        """Restore the model; raises :class:`InvalidParameter` for anything else."""
         saved = read_head(meta, _Saved)
         correlation = read_floats(arrays, "correlation", [sum(saved.latents)] * 2)
         check_correlation(correlation)
@@ -316,12 +284,12 @@ class Copula:
 class TruncatedCopula:
     """Sampler of a copula's rows given evidence: some columns lie in intervals of their normal axes.
 
-    :meth:`Copula.given` makes it. ``columns`` are the positions of these columns, which have one latent variable each,
-    and ``regions`` their intervals, in the same order. The latents are drawn one after the other from their normal
-    distribution given the previous ones, truncated to their regions. A row is kept with a probability: the product,
-    over all columns but the first, of the conditional probability of the column's region (for the first column it is
-    the same in every row). This is exact: rows come from the proposal of Geweke, Hajivassiliou and Keane (doi
-    10.1016/0304-4076(94)01716-6), with rejection instead of weights.
+    ``columns`` are the positions of these columns, which have one latent variable each, and ``regions`` their
+    intervals. The latents are drawn one after the other from their normal distribution given the previous ones,
+    truncated to their regions. A row is kept with a probability: the product, over all columns but the first, of the
+    conditional probability of the column's region (for the first column it is the same in every row). This is exact:
+    rows come from the proposal of Geweke, Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with rejection
+    instead of weights.
     """
 
     copula: Copula
@@ -329,10 +297,7 @@ class TruncatedCopula:
     regions: tuple[IntervalEvidence, ...]
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column.
-
-        Raises :class:`InvalidParameter` if fewer than one in 10,000 of at least 100,000 drawn rows is kept.
-        """
+        """Draw as :meth:`Copula.sample`; raises :class:`InvalidParameter` if too few drawn rows are kept."""
         from scipy.special import ndtr, ndtri
 
         starts = np.cumsum((0, *self.copula.latents))[:-1]

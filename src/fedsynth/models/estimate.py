@@ -1,8 +1,8 @@
 """Estimation of a graphical model from noisy marginals (Private-PGM), used by AIM, FLAIM, OneShot and others.
 
 The problem and its maximum-entropy solution are from McKenna, Sheldon and Miklau (2019), arXiv 1901.09136. The solver
-is our own: mirror descent needs thousands of steps if a table has large and small cells. Here each of its steps
-uses a far larger step size and is solved in the dual, which is smooth and concave and costs one message passing per
+is our own: mirror descent needs thousands of steps if a table has large and small cells. Here each of its steps uses a
+far larger step size and is solved in the dual, which is smooth and concave and costs one message passing per
 evaluation. See :func:`estimate`.
 """
 
@@ -50,11 +50,10 @@ _PAIR_CELLS = 1 << 20  # ... but fewer in large models, where one pair does as w
 class Measurement:
     """A noisy contingency table (marginal) of some columns, with its noise level: the input of :func:`estimate`.
 
-    ``clique`` is the sorted tuple of the columns' positions. ``values`` has one axis per column, in this order; its
-    length is the column's number of codes (values or bins). The entries are numbers of rows; they may be negative and
-    need not sum to the total. Each has independent noise of standard deviation ``std``, in rows. Raises
-    :class:`FedsynthError` for an unsorted clique, a std that is not positive, and values that are not finite or have
-    the wrong number of axes.
+    ``clique`` is the sorted tuple of the columns' positions. ``values`` has one axis per column, in this order, of the
+    column's number of codes (values or bins); entries are numbers of rows, which may be negative and need not sum to
+    the total. Each has independent noise of standard deviation ``std``, in rows. Raises :class:`FedsynthError` for an
+    unsorted clique, a std that is not positive, and values that are not finite or have the wrong number of axes.
     """
 
     clique: Clique
@@ -62,7 +61,6 @@ class Measurement:
     std: float
 
     def __post_init__(self) -> None:
-        """Raise :class:`FedsynthError` for an unsorted clique, a non-positive std or invalid values."""
         if tuple(sorted(set(self.clique))) != tuple(self.clique):
             raise FedsynthError(f"clique {self.clique}: pass sorted, distinct columns")
         if not (math.isfinite(self.std) and self.std > 0):
@@ -71,21 +69,14 @@ class Measurement:
             raise FedsynthError(f"clique {self.clique}: pass finite values with one axis per column")
 
     def onto(self, clique: Clique) -> Measurement:
-        """Return the marginal on ``clique``, a sorted subset of the columns, with the noise level of its sums.
-
-        Raises :class:`FedsynthError` for any other clique.
-        """
+        """Return the marginal on ``clique``, a sorted subset of the columns, with the noise level of its sums."""
         others = tuple(axis for axis, column in enumerate(self.clique) if column not in clique)
         cells = math.prod(self.values.shape[axis] for axis in others)
         return Measurement(clique, self.values.sum(axis=others), self.std * math.sqrt(cells))
 
 
 def loss(model: MarkovRandomField, measurements: Sequence[Measurement]) -> float:
-    """Return half the squared distance of a ``model`` from noisy tables, in units of their noise.
-
-    This is the objective of :func:`estimate`: the sum of ((the model's marginal - values) / std)^2 / 2 over all cells
-    of all ``measurements``.
-    """
+    """Return the sum of ((marginal - values) / std)^2 / 2 over all cells: the objective of :func:`estimate`."""
     tables = model.marginals(m.clique for m in measurements)
     return sum(float((((tables[m.clique] - m.values) / m.std) ** 2).sum()) / 2 for m in measurements)
 
@@ -104,13 +95,12 @@ def estimate(
 ) -> MarkovRandomField:
     """Fit a graphical model of ``total`` rows to noisy tables: Private-PGM, with the measured cliques as factors.
 
-    ``sizes`` holds the number of codes (values or bins) of each column; cliques of ``measurements`` are tuples of
-    positions in it. The fit minimises half the squared distance from the tables in units of their noise (:func:`loss`),
-    in at most ``iterations`` steps (of about one message passing each). It ends earlier if a restart from the best
-    point no longer lowers the loss by ``tolerance * max(loss, 1)``. Measurements of one clique are first merged by
-    inverse variance; this changes the loss by a constant, so the minimiser stays the same. The fit starts from
-    ``warm_start``, a model whose cliques all lie in measured cliques, or by default from the product of the measured
-    one-way marginals.
+    ``sizes`` holds the number of codes of each column. The fit minimises half the squared distance from the tables in
+    units of their noise (:func:`loss`), in at most ``iterations`` steps (of about one message passing each). It ends
+    earlier if a restart from the best point no longer lowers the loss by ``tolerance * max(loss, 1)``. Measurements of
+    one clique are first merged by inverse variance; this changes the loss by a constant, so the minimiser stays the
+    same. The fit starts from ``warm_start``, a model whose cliques all lie in measured cliques, or by default from the
+    product of the measured one-way marginals.
 
     With ``noise_stop`` above 0 the fit ends as soon as the loss is at most ``noise_stop`` times half the number of
     measured cells (half that number is the expected loss of the true table), or as soon as ``quiet_blocks`` successive
@@ -144,21 +134,13 @@ def estimate(
 
 
 def forbidden(zeros: Zeros, clique: Clique, shape: Sequence[int]) -> Mask | None:
-    """Return a boolean mask of the cells of a clique's table in which no row can lie; ``None`` if none is given.
-
-    ``zeros`` maps cliques (sorted tuples of column positions) to masks of such cells; those of cliques within
-    ``clique`` apply, and ``None`` is returned if there is no such clique. ``shape`` is that of the clique's table, and
-    of the mask.
-    """
+    """Return a mask of the cells of a clique's table in which no row can lie by ``zeros``; ``None`` without any."""
     parts = [spread(mask, other, clique) for other, mask in zeros.items() if set(other) <= set(clique)]
     return np.broadcast_to(np.logical_or.reduce(np.broadcast_arrays(*parts)), shape) if parts else None
 
 
 def without(values: Floats, clique: Clique, zeros: Zeros) -> Floats:
-    """Return ``values``, the table of a ``clique``, with its structural zeros (cells that no row can be in) set to 0.
-
-    ``zeros`` maps cliques to masks of such cells (:data:`Zeros`). Without any, ``values`` itself is returned.
-    """
+    """Return the table ``values`` of a ``clique`` with its structural zeros set to 0."""
     mask = forbidden(zeros, clique, values.shape)
     return values if mask is None else np.where(mask, 0.0, values)
 
@@ -166,8 +148,8 @@ def without(values: Floats, clique: Clique, zeros: Zeros) -> Floats:
 def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tuple[Any, Any]:
     """Return the inverse-variance weighted mean of several estimates of the same numbers, and the variance of the mean.
 
-    ``values`` and ``variances`` have one entry for each estimate, a number or an array; all broadcast together. The
-    errors of the estimates must be independent. An estimate of infinite variance has weight 0.
+    ``values`` and ``variances`` have one entry, a number or an array, for each estimate. The errors of the estimates
+    must be independent. An estimate of infinite variance has weight 0.
     """
     weights = [1 / np.asarray(variance) for variance in variances]
     total = sum(weights)
@@ -175,11 +157,7 @@ def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tu
 
 
 def merged(measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
-    """Average repeated measurements of the same clique by inverse variance, and return one table per clique.
-
-    The result maps each clique, in the order of first appearance, to its table (rows per cell) and the variance of each
-    of its cells (rows squared).
-    """
+    """Average measurements of a clique by inverse variance; return its table and the variance of each cell."""
     by_clique: dict[Clique, list[Measurement]] = {}
     for measurement in measurements:
         by_clique.setdefault(tuple(int(column) for column in measurement.clique), []).append(measurement)
@@ -298,9 +276,9 @@ def _proximal_points(
 ) -> tuple[Floats, ...]:
     """Return the log potentials with the lowest loss reached at the end of a block.
 
-    Block k approximately minimises loss(p) + tau * total * KL(p || centre) over the models, which is the
-    proximal point method with entropy as distance (Censor and Zenios 1992, doi 10.1007/BF00940051). Its dual,
-    in units of the noise, is
+    Block k approximately minimises loss(p) + tau * total * KL(p || centre) over the models, which is the proximal point
+    method with entropy as distance (Censor and Zenios 1992, doi 10.1007/BF00940051). Its dual, in units of the noise,
+    is
 
         minimise over u    tau/2 |u|^2 - u.values + total * log Z(centre + u/std),
 
@@ -380,8 +358,8 @@ class _Secants:
     """L-BFGS (Nocedal 1980, doi 10.1090/S0025-5718-1980-0572855-7) for the Hessian tau + covariance.
 
     A pair consists of a step and the change of the marginals, so it stays valid when tau changes or the centre moves.
-    All inner products of pairs are kept, so a direction costs a few matrix-vector products. The initial Hessian is
-    diagonal: tau + 2 marginals / std, where the factor 2 accounts for overlapping cliques that move the same rows.
+    The initial Hessian is diagonal: tau + 2 marginals / std, where the factor 2 accounts for overlapping cliques that
+    move the same rows.
     """
 
     def __init__(self, objective: _Objective) -> None:
@@ -395,13 +373,12 @@ class _Secants:
         self.clear()
 
     def clear(self) -> None:
-        """Delete all pairs."""
         self.order: list[int] = []  # rows of the pairs, the oldest first
         self.step_step = np.zeros((self.limit, self.limit))
         self.step_change = np.zeros((self.limit, self.limit))
 
     def add(self, step: Floats, after: Floats, before: Floats) -> None:
-        """Store a step and the change of the marginals over it; replaces the oldest pair if all are in use."""
+        """Store a step and the change of the marginals over it, in place of the oldest pair if need be."""
         if not float(step @ after) > float(step @ before):  # a null step, or rounding near the end
             return
         row = self.order.pop(0) if len(self.order) == self.limit else len(self.order)

@@ -31,32 +31,24 @@ _LARGEST = 1 << 18  # most rows drawn at a time
 
 
 class Evidence(Protocol):
-    """Interface: a condition on one column's values, expressed in the codes that a model draws for that column.
+    """A condition on one column's values, expressed in the codes that a model draws for that column.
 
-    The column's axis, which converts the model's codes to values, makes it
-    (:meth:`fedsynth.models.synthesizer.ModelAxis.given`). The model then uses it to draw only rows that meet the
-    condition (:meth:`fedsynth.models.synthesizer.Model.given`).
+    The column's axis makes it (:meth:`fedsynth.models.synthesizer.ModelAxis.given`), and the model uses it to draw only
+    rows that meet the condition (:meth:`fedsynth.models.synthesizer.Model.given`).
     """
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
         """Return, for each drawn code, the probability (0 to 1) that the row meets the condition, shape ``(rows,)``.
 
-        ``codes`` is what the model drew for this column: integer codes or numbers of the form group + place
-        (:class:`PlacedEvidence`), both of shape ``(rows,)``, or points on latent normal axes, shape ``(rows,
-        latents)``.
+        ``codes`` is what the model drew for this column (:class:`~fedsynth.models.saved.DrawnColumn`).
         """
 
 
 class Sampler(Protocol):
-    """Interface of everything that draws rows as codes: a model, or a model given evidence (conditions on columns)."""
+    """Whatever draws rows as codes: a model, or a model given evidence."""
 
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
-        """Draw ``rows`` rows and return one array per column, in the schema's order.
-
-        An array holds the model's codes, shape ``(rows,)``, or, for a copula, points on the column's latent normal
-        axes, shape ``(rows, latents)``. The column's axis (:class:`fedsynth.models.synthesizer.ModelAxis`) converts
-        them to values.
-        """
+        """Draw ``rows`` rows: an array per column, row by row (:class:`~fedsynth.models.saved.DrawnColumn`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +58,7 @@ class CodeEvidence:
     values: Array
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return the condition's probability for each of ``codes``, shape ``(rows,)``.
-
-        An entry of the form group + place (float64, see :class:`PlacedEvidence`) has the probability of its group.
-        """
+        """Return the condition's probability for each of ``codes``; group + place has that of its group."""
         found: Array = self.values[codes.astype(np.int64, copy=False)]
         return found
 
@@ -92,10 +81,7 @@ class PlacedEvidence(CodeEvidence):
     after: Array
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return the condition's probability for each of ``codes``, shape ``(rows,)``: exactly 0 or 1 for places.
-
-        Integer codes are groups and have the probabilities ``values``; float64 codes have the form group + place.
-        """
+        """Return the condition's probability for each of ``codes``: exactly 0 or 1 for places."""
         if codes.dtype != np.float64:
             return super().likelihood(codes)
         cell, share = self._cells(codes)
@@ -121,10 +107,8 @@ class PlacedEvidence(CodeEvidence):
     def moved(self, codes: NDArray[Any]) -> NDArray[Any]:
         """Convert places among all rows of a group to places among only its rows that meet the condition.
 
-        This is needed after rejection sampling, because the axis given the condition
-        (:meth:`~fedsynth.models.adaptive_bins.AdaptiveBins.given`) counts only these rows. ``codes``, shape
-        ``(rows,)``, have the form group + place, and all must meet the condition. Returns a new array of the same shape
-        and form, for the same values; integer codes are groups and are returned unchanged.
+        This is needed after rejection sampling, because the axis given the condition counts only these rows. All
+        ``codes`` must meet the condition; integer ones are groups and are returned unchanged.
         """
         if codes.dtype != np.float64:
             return codes
@@ -146,19 +130,14 @@ class PlacedEvidence(CodeEvidence):
 class RejectionSampler:
     """Rejection sampling: draws rows from ``model`` and keeps each with the probability that it meets the ``evidence``.
 
-    ``evidence`` maps a column's position in the schema to a condition on its codes. The rows follow the model's
-    conditional distribution exactly; sampling is slow if few rows meet the conditions.
+    The rows follow the model's conditional distribution exactly; sampling is slow if few rows meet the conditions.
     """
 
     model: Sampler
     evidence: Mapping[int, Evidence]
 
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
-        """Draw until ``rows`` rows are kept, and return one array of codes per column, in the schema's order.
-
-        Arrays have the shapes that the model draws (:meth:`Sampler.sample`). Raises :class:`InvalidParameter` if fewer
-        than one in 10,000 of at least 100,000 drawn rows is kept.
-        """
+        """Draw until ``rows`` rows are kept; raises :class:`InvalidParameter` as :func:`keep` does."""
 
         def draw(many: int) -> tuple[Drawn, NDArray[np.bool_]]:
             drawn = self.model.sample(many, rng)
@@ -175,10 +154,9 @@ class RejectionSampler:
 def keep(rows: int, draw: Callable[[int], tuple[Drawn, NDArray[np.bool_]]], least: int = 1) -> list[NDArray[Any]]:
     """Draw rows until ``rows`` of them are kept, for rejection sampling; return one array per column, cut to ``rows``.
 
-    ``draw(many)`` draws ``many`` rows and returns their columns (arrays whose first axis is the rows) and a mask, shape
-    ``(many,)``, of the rows to keep. It is called as often as necessary, for ``least`` to 2^18 rows at a time, and more
-    rows are requested the fewer were kept before. Raises :class:`InvalidParameter` if fewer than one in 10,000 of at
-    least 100,000 drawn rows is kept.
+    ``draw(many)`` draws ``many`` rows and returns their columns and a mask of the rows to keep. It is called for
+    ``least`` to 2^18 rows at a time, more the fewer were kept before. Raises :class:`InvalidParameter` if fewer than
+    one in 10,000 of at least 100,000 drawn rows is kept.
     """
     parts: list[list[NDArray[Any]]] = []
     held = drawn = 0

@@ -1,9 +1,7 @@
 """Genetic search for the structure of a Bayesian network, on islands (populations) that exchange individuals.
 
-Source: the FedBN thesis, after Hittmeir, Mayer & Ekelhart (genetic structure search for PrivBayes). An individual is an
-order of the columns with a few candidate parents for each column; its fitness is the sum, over all columns and their
-parents, of a weight such as the mutual information of both. :func:`~fedsynth.models.structure.best_structure` maximises
-the same objective, exactly for up to 20 columns.
+Source: the FedBN thesis, after Hittmeir, Mayer & Ekelhart (genetic structure search for PrivBayes).
+:func:`~fedsynth.models.structure.best_structure` maximises the same objective, exactly for up to 20 columns.
 """
 
 from __future__ import annotations
@@ -35,10 +33,9 @@ class Population:
 
     @classmethod
     def random(cls, count: int, columns: int, degree: int, rng: np.random.Generator) -> Population:
-        """Draw ``count`` individuals: random orders of ``columns`` columns, and ``degree`` candidate parents of each.
+        """Draw ``count`` individuals: random orders, and ``degree`` candidate parents of each of ``columns`` columns.
 
-        A column's candidates are drawn from the columns earlier in the order; later ones are taken only where fewer
-        than ``degree`` are earlier.
+        Candidates are columns earlier in the order; later ones are taken only where fewer than ``degree`` are earlier.
         """
         orders = rng.permuted(np.tile(np.arange(columns), (count, 1)), axis=1)
         before = _before(orders)
@@ -50,11 +47,11 @@ class Population:
         return len(self.orders)
 
     def take(self, which: Integers) -> Population:
-        """Return the individuals at the positions ``which``, in this order, as a population."""
+        """Return the individuals at the positions ``which``."""
         return Population(self.orders[which], self.sets[which])
 
     def joined(self, other: Population) -> Population:
-        """Return the individuals of both populations, those of ``other`` last."""
+        """Return the individuals of both, those of ``other`` last."""
         return Population(np.concatenate([self.orders, other.orders]), np.concatenate([self.sets, other.sets]))
 
     def parents(self) -> NDArray[np.bool_]:
@@ -69,20 +66,12 @@ class Population:
         return found
 
     def fitness(self, weights: Array) -> Array:
-        """Return each individual's fitness: the sum of ``weights[i, j]`` over columns i and their parents j.
-
-        ``weights``, shape ``(columns, columns)``, holds the value of a parent, such as the mutual information of both
-        columns.
-        """
+        """Return each individual's fitness: the sum of ``weights[i, j]`` over columns i and their parents j."""
         found: Array = (self.parents() * weights).sum(axis=(1, 2))
         return found
 
     def next(self, elite: Population, rng: np.random.Generator) -> Population:
-        """Return the next generation: the individuals of ``elite``, unchanged, and their crossed and mutated offspring.
-
-        ``elite`` are the individuals that breed, usually the fittest of this population; offspring make up the rest of
-        a population of the same size.
-        """
+        """Return the next generation: the individuals of ``elite``, and their crossed and mutated offspring."""
         bred = elite.take(rng.integers(len(elite), size=(len(self) - len(elite),)))
         return elite.joined(bred._crossed(elite, rng)._flipped(rng)._swapped(rng))
 
@@ -145,13 +134,12 @@ def migrate(
 ) -> Population:
     """Search for a network's structure by genetic algorithms on islands; return the individual of highest mean fitness.
 
-    The result is a population of one, which :func:`structure_of` turns into a network. An island is a separate
-    population with a fitness of its own. ``weights`` holds one matrix per island, shape ``(columns, columns)``; an
-    individual's fitness on the island is the sum of the entries (i, j) over all columns i and their parents j. A column
-    has at most ``degree`` candidate parents. Of an island's ``population`` individuals, the ``selection`` fittest
-    breed. In each of the ``rounds``, every island receives the individuals that the others sent in the previous round,
-    breeds ``interval`` generations and sends its fittest individual. Of the individuals sent last, the one with the
-    highest mean fitness over all islands is returned.
+    The result is a population of one (:func:`structure_of`). An island is a population with a fitness of its own
+    (:meth:`Population.fitness`): ``weights`` holds one matrix per island, shape ``(columns, columns)``. A column has at
+    most ``degree`` candidate parents. Of an island's ``population`` individuals, the ``selection`` fittest breed. In
+    each of the ``rounds``, every island receives the individuals that the others sent in the previous round, breeds
+    ``interval`` generations and sends its fittest individual. Of the individuals sent last, the one with the highest
+    mean fitness over all islands is returned.
     """
     columns = len(weights[0])
     degree = min(degree, columns - 1)
@@ -182,8 +170,8 @@ def structure_of(individual: Population, weights: Array, sizes: Sequence[int], m
     """Return the network of an ``individual`` (a population of one) whose tables have at most ``max_cells`` cells.
 
     A table is that of a column together with its parents. A column's parents of positive weight are added from the
-    heaviest to the lightest; a parent with which the table would be too large is left out. ``weights[i, j]`` is the
-    weight of parent j for column i; ``sizes`` holds each column's number of codes (values or bins).
+    heaviest to the lightest; a parent with which the table would be too large is left out. ``sizes`` holds each
+    column's number of codes.
     """
     chosen = individual.parents()[0]
     parents = []

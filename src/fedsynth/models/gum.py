@@ -49,16 +49,16 @@ def consistent(
 ) -> dict[Clique, Floats]:
     """Return noisy tables by clique, made non-negative, of sum ``total`` (rows) and with nearly equal 1-way marginals.
 
-    ``measured`` are the noisy tables. In each of at most ``rounds`` rounds, each column's 1-way counts are set, in all
-    tables that contain it, to the inverse-variance mean of these tables' own; the differences are spread evenly over a
-    table's cells, and all tables are projected on the simplex. Pass noisy tables unclipped: clipping them first would
-    add mass wherever noise is positive. Ends early if tables agree to a thousandth of a row per cell. Tables of the
-    same clique (sorted tuple of columns) are first merged by inverse variance.
+    In each of at most ``rounds`` rounds, each column's 1-way counts are set, in all tables that contain it, to the
+    inverse-variance mean of these tables' own; the differences are spread evenly over a table's cells, and all tables
+    are projected on the simplex. Pass noisy tables unclipped: clipping them first would add mass wherever noise is
+    positive. Ends early if tables agree to a thousandth of a row per cell. Tables of the same clique are first merged
+    by inverse variance.
 
-    ``zeros`` maps cliques to masks of cells that no row can be in (:data:`~fedsynth.models.estimate.Zeros`). These stay
-    empty and take no part in any of these steps. If a clique of ``zeros`` lies in no table but all its columns have
-    1-way tables, a table is added for it: the one of maximum entropy that is consistent with the tables on subsets of
-    the clique. Rows that GUM changes until they match all tables then respect these zeros.
+    Cells of ``zeros`` (:data:`~fedsynth.models.estimate.Zeros`) stay empty and take no part in any of these steps. If a
+    clique of ``zeros`` lies in no table but all its columns have 1-way tables, a table is added for it: the one of
+    maximum entropy that is consistent with the tables on subsets of the clique. Rows that GUM changes until they match
+    all tables then respect these zeros.
     """
     zeros = zeros or {}
     found = merged(measured)
@@ -138,14 +138,12 @@ def _along(values: Floats, clique: Clique, column: int) -> Floats:
 class GradualUpdate:
     """GUM, the gradual update method: changes rows until their contingency tables match ``targets``.
 
-    ``sizes`` holds each column's number of codes (values or bins). ``targets`` are tables with equal marginals
-    (:func:`consistent`), by clique (tuple of positions in ``sizes``); they are scaled here to the number of rows. Each
-    of the ``sweeps`` visits the targets, those with the largest L1 error at their last visit first. A visit moves rows
-    from cells with too many rows to cells with too few. A row is moved either by overwriting its values in the target's
-    columns, or by copying over it a whole row that is already in the new cell. Copying preserves the other targets
-    better. Overwriting is used for cells without rows and, to mix rows, for half of the rows that move to cells with
-    rows, in every second sweep. Raises :class:`InvalidParameter` for fewer than one sweep or more than
-    1000.
+    ``sizes`` holds each column's number of codes. ``targets`` are tables with equal marginals (:func:`consistent`), by
+    clique; they are scaled here to the number of rows. Each of the ``sweeps`` (1 to 1000) visits the targets, those
+    with the largest L1 error at their last visit first. A visit moves rows from cells with too many rows to cells with
+    too few. A row is moved either by overwriting its values in the target's columns, or by copying over it a whole row
+    that is already in the new cell. Copying preserves the other targets better. Overwriting is used for cells without
+    rows and, to mix rows, for half of the rows that move to cells with rows, in every second sweep.
     """
 
     sizes: tuple[int, ...]
@@ -153,15 +151,10 @@ class GradualUpdate:
     sweeps: int = 20
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for a number of sweeps below 1 or above 1000."""
         whole(1, MOST_SWEEPS, sweeps=self.sweeps)
 
     def rows(self, start: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return rows that nearly match the targets, made from the rows ``start``, which are not modified.
-
-        ``start`` and the result hold codes, of shape ``(columns, rows)`` and of the same dtype; the returned rows are
-        in random order.
-        """
+        """Return rows that nearly match the targets, in random order, from the codes ``start``: ``(columns, rows)``."""
         total = start.shape[1]
         wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
         rows: NDArray[Any] = np.array(start.T, order="C")  # whole rows are copied, so each is contiguous
@@ -189,7 +182,7 @@ class GradualUpdate:
     ) -> float:
         """Move rows (axis 0) from a target's overfull cells to its deficient cells, in place; return the error before.
 
-        Rows move only within a window of the shuffled rows: eight times as many rows as have to move, but at least
+        Rows move only within a window of the shuffled rows: eight times as many as have to move, but at least
         ``_WINDOW``. Sorting all rows would take most of the time when only one in a hundred moves.
         """
         codes = self._codes(rows, clique)
@@ -244,8 +237,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GradualRows:
     """A model that samples rows by GUM (the gradual update method): independent columns, changed to match given tables.
 
-    ``update`` holds these tables as its targets; they must be consistent and include the 1-way table of every column;
-    ``total`` is the estimated number of records.
+    ``update`` holds these tables as its targets, the 1-way table of every column among them; ``total`` is the estimated
+    number of records.
     """
 
     update: GradualUpdate
@@ -253,10 +246,7 @@ class GradualRows:
     kind: ClassVar[str] = "gradual"
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows and return each column's codes, shape ``(rows,)``, in column order.
-
-        The columns are first drawn independently from their 1-way tables, then changed by :class:`GradualUpdate`.
-        """
+        """Draw ``rows`` rows and return each column's codes, shape ``(rows,)``."""
         sizes, targets = self.update.sizes, self.update.targets
         start = np.empty((len(sizes), rows), dtype=np.min_scalar_type(max(sizes) - 1))
         for column, size in enumerate(sizes):
@@ -264,11 +254,7 @@ class GradualRows:
         return list(self.update.rows(start, rng))
 
     def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
-        """Return a sampler, by rejection, of rows given ``evidence``: conditions on columns, by position.
-
-        The probability of a row is unknown, so nothing faster is possible. Returns ``None`` if a column's own table has
-        no rows that meet its condition (:class:`~fedsynth.models.evidence.Evidence`).
-        """
+        """Return a rejection sampler: a row's probability is unknown; ``None`` if a column's table excludes it."""
         for column, known in evidence.items():
             if not (self.update.targets[column,] * known.likelihood(np.arange(self.update.sizes[column]))).any():
                 return None
@@ -276,14 +262,11 @@ class GradualRows:
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the model draws for each column: integer codes."""
+        """Integer codes."""
         return tuple(DrawnColumn(size) for size in self.update.sizes)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return the model, to be saved, as JSON values and named arrays, the tables that its rows match.
-
-        :meth:`from_arrays` restores the model from both results.
-        """
+        """Return the model as JSON values and the tables that its rows match."""
         cliques = [list(clique) for clique in self.update.targets]
         meta = {
             "sizes": list(self.update.sizes),
@@ -295,10 +278,7 @@ class GradualRows:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> GradualRows:
-        """Restore the model from both results of :meth:`to_arrays`.
-
-        Raises :class:`InvalidParameter` for anything else.
-        """
+        """Restore the model; raises :class:`InvalidParameter` for anything else."""
         saved = read_head(meta, _Saved)
         tables = {}
         for at, clique in enumerate(saved.cliques):

@@ -2,8 +2,8 @@
 
 Used by :mod:`fedsynth.models.mrf` and :mod:`fedsynth.models.estimate`. Columns are integers, and a clique is a sorted
 tuple of columns. Sets of columns are bit masks inside this module, because AIM asks for the size of about 160 junction
-trees per round. Source: Koller and Friedman, Probabilistic Graphical Models (2009), chapters 9 (elimination)
-and 10 (clique trees).
+trees per round. Source: Koller and Friedman, Probabilistic Graphical Models (2009), chapters 9 (elimination) and 10
+(clique trees).
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
 def junction_tree_cells(sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> int:
     """Return the number of cells of the junction tree that a graphical model with these ``cliques`` needs.
 
-    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. The result
-    counts the cells of all maximal cliques of the triangulated graph; a column in no clique is a clique by itself. A
-    cell takes 8 bytes: AIM's limit on the model's size is in these terms.
+    The result counts the cells of all maximal cliques of the triangulated graph; a column in no clique is a clique by
+    itself. A cell takes 8 bytes: AIM's limit on the model's size is in these terms.
     """
     sizes = tuple(sizes)
     return _cells(sizes, _triangulate(sizes, _neighbours(len(sizes), map(_mask, cliques))))
@@ -51,12 +50,11 @@ def junction_tree_cells(sizes: Sequence[int], cliques: Iterable[Sequence[int]]) 
 class GrownTree:
     """Sizes of the junction trees of fixed ``cliques`` plus one more clique, for many candidates in turn.
 
-    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. Two columns are
-    neighbours if a clique contains both; a column is simplicial if its neighbours are neighbours of each other. Columns
-    that are simplicial in the fixed cliques are eliminated only once. In the elimination tree, the parent of a column
-    is the first of its neighbours to be eliminated after it. An additional clique affects only the elimination of its
-    own columns and of their ancestors in this tree; only these remain and are triangulated anew, as in
-    :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the clique that is simplicial
+    Two columns are neighbours if a clique contains both; a column is simplicial if its neighbours are neighbours of
+    each other. Columns that are simplicial in the fixed cliques are eliminated only once. In the elimination tree, the
+    parent of a column is the first of its neighbours to be eliminated after it. An additional clique affects only the
+    elimination of its own columns and of their ancestors in this tree; only these remain and are triangulated anew, as
+    in :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the clique that is simplicial
     without the clique stays simplicial with it; the set of columns that simplicial elimination removes does not depend
     on their order, and neither do the cliques that they leave.
     """
@@ -84,15 +82,12 @@ class GrownTree:
         self._all_cells = sum(self._cells.values())
 
     def holds(self, clique: Sequence[int]) -> bool:
-        """Return whether one of the fixed cliques, those of the constructor, contains all columns of ``clique``."""
+        """Return whether one of the fixed cliques contains all columns of ``clique``."""
         mask = _mask(clique)
         return any(mask & other == mask for other in self._holders[clique[0]])
 
     def cells(self, clique: Sequence[int]) -> int:
-        """Return the number of cells (8 bytes each) of the junction tree of the fixed cliques and ``clique``.
-
-        The fixed cliques are those of the constructor.
-        """
+        """Return the number of cells (8 bytes each) of the junction tree of the fixed cliques and ``clique``."""
         mask, left = _mask(clique), self._rest
         for column in clique:
             left |= self._above[column]
@@ -221,12 +216,10 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
 class Node:
     """One clique of a junction tree, its place in the tree, and the memory layout of its table.
 
-    ``clique`` is the sorted tuple of its columns. ``parent`` and ``children`` are indices of nodes
-    (:attr:`JunctionTree.nodes`); the root has parent -1. ``axes`` are the columns in memory order, and ``shape`` their
-    numbers of codes. They form two parts: the separator, which are the columns shared with the parent (``separator``,
-    in memory order; it comes first if ``separator_first``), and the rest. The part with more cells comes last, so that
-    inner loops are long; within each part, columns are sorted by their number of codes, ascending. ``factors`` are the
-    indices of the model's factors that are assigned to this node, whose marginals are read from it.
+    ``parent`` and ``children`` are indices of nodes (:attr:`JunctionTree.nodes`); the root has parent -1. ``axes`` are
+    the columns in memory order, and ``shape`` their numbers of codes. They form two parts: the ``separator``, which are
+    the columns shared with the parent (it comes first if ``separator_first``), and the rest. The part with more cells
+    comes last, so that inner loops are long; within each part, columns are sorted by their number of codes, ascending.
     """
 
     clique: Clique
@@ -240,16 +233,13 @@ class Node:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Shape of the table as a matrix: (separator, rest) if ``separator_first``, otherwise (rest, separator).
-
-        The separator are the columns shared with the parent; each of their cells has a row or column of the matrix.
-        """
+        """Shape of the table as a matrix: (separator, rest) if ``separator_first``, otherwise (rest, separator)."""
         split = len(self.separator) if self.separator_first else len(self.axes) - len(self.separator)
         return math.prod(self.shape[:split]), math.prod(self.shape[split:])
 
     @property
     def rest_axis(self) -> int:
-        """Axis (0 or 1) of the table as a matrix (:attr:`block`) for the columns not shared with the parent."""
+        """Axis (0 or 1) of the rest in the table as a matrix (:attr:`block`)."""
         return 1 if self.separator_first else 0
 
 
@@ -257,8 +247,8 @@ class Node:
 class JunctionTree:
     """The plan of message passing for a graphical model; made by :func:`junction_tree`, used by :func:`pass_messages`.
 
-    ``sizes`` holds each column's number of codes (values or bins); ``factors`` are the model's maximal cliques, sorted
-    tuples of columns in sorted order; ``nodes`` are the cliques of the tree, parents before their children.
+    ``factors`` are the model's maximal cliques in sorted order; ``nodes`` are the cliques of the tree, parents before
+    their children.
     """
 
     sizes: tuple[int, ...]
@@ -267,11 +257,11 @@ class JunctionTree:
 
     @property
     def cells(self) -> int:
-        """Total number of cells of all node tables, 8 bytes each."""
+        """Number of cells of all node tables, 8 bytes each."""
         return sum(math.prod(node.shape) for node in self.nodes)
 
     def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
-        """Return the numbers of codes (values or bins) of the columns of ``clique``, in the clique's order."""
+        """Return the numbers of codes of the columns of ``clique``."""
         return tuple(self.sizes[column] for column in clique)
 
 
@@ -279,9 +269,8 @@ class JunctionTree:
 def junction_tree(sizes: tuple[int, ...], factors: tuple[Clique, ...]) -> JunctionTree:
     """Plan the junction tree of ``factors`` (sorted tuples, none inside another) over all columns; cached.
 
-    ``sizes`` holds each column's number of codes (values or bins). The tree is a maximum spanning tree by separator
-    size, grown from the clique with most cells; components of the graph are joined by empty separators, so that there
-    is one tree.
+    The tree is a maximum spanning tree by separator size, grown from the clique with most cells; components of the
+    graph are joined by empty separators, so that there is one tree.
     """
     graph = _neighbours(len(sizes), map(_mask, factors))
     masks = sorted(_triangulate(sizes, graph), key=lambda m: (-_cells(sizes, [m]), _columns(m)))
@@ -329,21 +318,14 @@ def _node(
 
 
 def spread(array: NDArray[Scalar], columns: Sequence[int], axes: Sequence[int]) -> NDArray[Scalar]:
-    """Return a view of ``array`` that broadcasts over a table with more columns, to add or multiply both.
-
-    ``columns`` names the axes of ``array``, and ``axes`` those of the table, which include them. The view has the axes
-    in the table's order, with length 1 for the other columns.
-    """
+    """Return a view of ``array`` over ``columns`` that broadcasts over a table over ``axes``, which include these."""
     positions = [columns.index(column) for column in axes if column in columns]
     index = tuple(slice(None) if column in columns else None for column in axes)
     return array.transpose(positions)[index]
 
 
 def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats:
-    """Sum ``table`` over all its columns but ``columns``, and return a new array with axes in the order of ``columns``.
-
-    ``axes`` names the axes of ``table``, in order. The result is contiguous in row-major (C) order.
-    """
+    """Sum ``table`` over all its ``axes`` but ``columns``; return a new array with these, in C order."""
     if len(columns) == len(axes):
         return np.array(table.transpose([axes.index(column) for column in columns]), order="C")
     # einsum, since its loops over short inner axes are 4 times faster than those of add.reduce
@@ -357,11 +339,10 @@ def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats
 class Messages:
     """The result of message passing on a junction tree: one product gives the marginal of any of its nodes.
 
-    :func:`pass_messages` makes it. All tuples have one entry for each node of ``tree``. The separator of a node are the
-    columns shared with its parent; the rest are its other columns. ``tables[v]``, shape ``nodes[v].block``, is the
-    unnormalised distribution of the rest given the separator, with maximum 1 for each cell of the separator.
-    ``scales[v]`` holds the inverse of its sum for each cell of the separator, and ``separators[v]`` the separator's
-    marginal, in rows; both are flat. ``log_partition`` is the natural log of the model's normaliser.
+    All tuples have one entry for each node of ``tree``. ``tables[v]``, shape ``nodes[v].block``, is the unnormalised
+    distribution of the rest given the separator, with maximum 1 for each cell of the separator. ``scales[v]`` holds the
+    inverse of its sum for each cell of the separator, and ``separators[v]`` the separator's marginal, in rows; both are
+    flat. ``log_partition`` is the natural log of the model's normaliser.
     """
 
     tree: JunctionTree
@@ -371,22 +352,14 @@ class Messages:
     log_partition: float
 
     def belief(self, index: int, out: Floats | None = None) -> Floats:
-        """Return the marginal of node ``index``, in rows, with one axis for each entry of the node's ``axes``.
-
-        ``axes`` lists the node's columns in memory order (:class:`Node`). ``out``, an array of the shape
-        :attr:`Node.block`, receives the result if given.
-        """
+        """Return the marginal of node ``index``, in rows, with the node's ``axes``; written to ``out`` if given."""
         node = self.tree.nodes[index]
         weights = self.separators[index] * self.scales[index]
         weights = weights[:, None] if node.separator_first else weights
         return np.multiply(self.tables[index], weights, out=out).reshape(node.shape)
 
     def conditional(self, index: int) -> Floats:
-        """Return the distribution of a node's other columns given its separator, the columns shared with the parent.
-
-        ``index`` is the node's. The array has one axis for each entry of the node's ``axes`` and sums to one for each
-        cell of the separator.
-        """
+        """Return the distribution of a node's rest given its separator, with the node's ``axes``."""
         node = self.tree.nodes[index]
         scales = self.scales[index]
         table = self.tables[index] * (scales[:, None] if node.separator_first else scales)
@@ -394,10 +367,7 @@ class Messages:
 
 
 def workspace(tree: JunctionTree) -> tuple[list[Floats], Floats]:
-    """Allocate the memory of :func:`pass_messages` for repeated use: one table per node, and one scratch table.
-
-    Tables have the shape :attr:`Node.block`; the scratch table is flat and as large as the largest of them.
-    """
+    """Allocate memory of :func:`pass_messages`: a table of :attr:`Node.block` per node, a flat scratch table."""
     flat = np.empty(tree.cells)
     tables, start = [], 0
     for node in tree.nodes:
@@ -415,10 +385,10 @@ def pass_messages(
 ) -> tuple[Messages, list[Floats]]:
     """Pass messages on a model's junction tree; return them, and the marginals of all the model's factors.
 
-    ``factors`` holds the model's log potentials: one table (finite) for each of ``tree.factors``, with an axis for each
-    of its columns. The marginals have the same order and shapes and sum to ``total`` (rows) each. The computation is in
-    log space with a maximum per separator cell, so potentials may span any finite range. The returned messages lie in
-    ``buffers`` (from :func:`workspace`; new ones by default) and become invalid when these are passed again.
+    ``factors`` holds the model's log potentials: one finite table for each of ``tree.factors``. The marginals have the
+    same order and shapes and sum to ``total`` (rows) each. The computation is in log space with a maximum per separator
+    cell, so potentials may span any finite range. The returned messages lie in ``buffers`` (:func:`workspace`) and
+    become invalid when these are passed again.
     """
     tables, scratch = workspace(tree) if buffers is None else buffers
     scales: list[Any] = [None] * len(tree.nodes)
@@ -453,7 +423,6 @@ def pass_messages(
 
 
 def _add_up(terms: list[Floats], out: Floats) -> None:
-    """Write the sum of broadcast ``terms`` to ``out``."""
     if not terms:
         out[...] = 0.0
     elif len(terms) == 1:

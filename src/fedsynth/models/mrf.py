@@ -1,7 +1,7 @@
 """Discrete graphical models (Markov random fields) with exact marginals, sampling and likelihoods.
 
-Fitted by :func:`fedsynth.models.estimate.estimate`. Source: McKenna, Sheldon and Miklau (2019),
-Graphical-model based estimation and inference for differential privacy, arXiv 1901.09136.
+Fitted by :func:`fedsynth.models.estimate.estimate`. Source: McKenna, Sheldon and Miklau (2019), Graphical-model based
+estimation and inference for differential privacy, arXiv 1901.09136.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ class MarkovRandomField:
 
     The probability of a row is proportional to exp(sum of log potentials). ``sizes`` holds each column's number of
     codes (values or bins); ``total`` is the estimated number of records, by which marginals are multiplied.
-    ``potentials[i]``, float64, is a table over the columns ``factors[i]`` (a sorted tuple of positions), with one axis
-    for each. The attributes ``factors`` and ``potentials`` hold the model's maximal factors: factors contained in
-    others are merged into them, and a column in no factor is uniform. Raises :class:`FedsynthError` for invalid sizes
-    or total, potentials that do not fit their factors, and potentials that are not finite (use -1e3 for the log of
-    zero).
+    ``potentials[i]``, float64, is a table over the columns ``factors[i]`` (a sorted tuple of positions). The attributes
+    ``factors`` and ``potentials`` hold the model's maximal factors: factors contained in others are merged into them,
+    and a column in no factor is uniform. Raises :class:`FedsynthError` for invalid sizes or total, potentials that do
+    not fit their factors, and potentials that are not finite (use -1e3 for the log of zero).
     """
 
     kind: ClassVar[str] = "graphical"
@@ -74,7 +73,7 @@ class MarkovRandomField:
     def __init__(
         self, sizes: Sequence[int], total: float, factors: Sequence[Clique], potentials: Sequence[Floats]
     ) -> None:
-        """Check all arguments, and merge the ``potentials`` of ``factors`` into maximal factors."""
+        """Merge the ``potentials`` of ``factors`` into maximal factors."""
         if not sizes or min(sizes) < 1 or not (math.isfinite(total) and total > 0):
             raise FedsynthError(
                 f"sizes {tuple(sizes)}, total {total}: pass column sizes of at least 1 and a positive total"
@@ -91,17 +90,16 @@ class MarkovRandomField:
         self._memo_bytes = 0
 
     def __repr__(self) -> str:
-        """Show the size of the model, which determines the cost of using it."""
         return f"<MarkovRandomField of {len(self.sizes)} columns, {self.cells} cells, total {self.total:g}>"
 
     @cached_property
     def cliques(self) -> tuple[Clique, ...]:
-        """The maximal cliques of the junction tree, each a sorted tuple of column positions."""
+        """The maximal cliques of the junction tree."""
         return tuple(node.clique for node in self._tree.nodes)
 
     @property
     def cells(self) -> int:
-        """Number of cells of all tables of the junction tree, 8 bytes each: what the model costs in memory and time."""
+        """Number of cells of the junction tree's tables, 8 bytes each: what the model costs in memory and time."""
         return self._tree.cells
 
     @cached_property
@@ -114,7 +112,7 @@ class MarkovRandomField:
 
     @property
     def log_partition(self) -> float:
-        """The log of the sum of exp(sum of log potentials) over all possible rows (combinations of codes), in nats."""
+        """The log of the sum of exp(sum of log potentials) over all possible rows, in nats."""
         return self._messages.log_partition
 
     @cached_property
@@ -133,10 +131,10 @@ class MarkovRandomField:
     # ---------------------------------------------------------------------------------------------- marginals
 
     def marginal(self, clique: Sequence[int]) -> Floats:
-        """Return the table of expected counts of some columns, with axes in the order of ``clique``, of sum ``total``.
+        """Return the table of expected counts of the columns of ``clique``, in its order, of sum ``total``.
 
-        ``clique`` holds column positions; repeated or unknown ones raise :class:`FedsynthError`. The array is
-        read-only, because the most recently used 64 MB of results are cached and returned again.
+        Repeated or unknown columns raise :class:`FedsynthError`. The array is read-only, because the most recently used
+        64 MB of results are cached and returned again.
         """
         return self.marginals([clique])[tuple(clique)]
 
@@ -224,13 +222,13 @@ class MarkovRandomField:
     # ------------------------------------------------------------------------------------------------- rows
 
     def sample(self, rows: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
-        """Draw ``rows`` rows and return one array of codes per column, shape ``(rows,)``, in column order.
+        """Draw ``rows`` rows; return an array of codes per column, shape ``(rows,)``, of the narrowest unsigned type.
 
-        The dtype is the narrowest unsigned one. Rows are drawn clique by clique, from the root of the junction tree.
-        Among the rows with equal values in the columns that a clique shares with its parent, each combination of values
-        of its other columns occurs its expected number of times, rounded up or down at random without bias (systematic
-        sampling). Counts thus follow their expectation more closely than with independent draws. This holds within
-        chunks of a million rows. Rows come in random order.
+        Rows are drawn clique by clique, from the root of the junction tree. Among the rows with equal values in the
+        columns that a clique shares with its parent, each combination of values of its other columns occurs its
+        expected number of times, rounded up or down at random without bias (systematic sampling). Counts thus follow
+        their expectation more closely than with independent draws. This holds within chunks of a million rows. Rows
+        come in random order.
         """
         columns = tuple(np.empty(rows, dtype=np.min_scalar_type(size - 1)) for size in self.sizes)
         conditionals = [self._conditional(index) for index in range(len(self._tree.nodes))]
@@ -272,11 +270,7 @@ class MarkovRandomField:
             chunk[column][order] = np.repeat(codes.astype(chunk[column].dtype), counts[drawn])
 
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Floats:
-        """Return the log probability of each row, in nats, shape ``(rows,)``.
-
-        ``codes`` has one array of integer codes, shape ``(rows,)``, for every column; another number of arrays raises
-        :class:`FedsynthError`.
-        """
+        """Return the log probability of each row, in nats, shape ``(rows,)``, from the codes of every column."""
         if len(codes) != len(self.sizes):
             raise FedsynthError(f"{len(codes)} columns of codes for {len(self.sizes)}; pass every column")
         result = np.full(len(codes[0]), -self.log_partition)
@@ -288,11 +282,7 @@ class MarkovRandomField:
         return result
 
     def given(self, evidence: Mapping[int, Evidence]) -> MarkovRandomField | None:
-        """Return the model given ``evidence`` (conditions by column position); ``None`` if no row can meet it.
-
-        Each condition (:class:`~fedsynth.models.evidence.Evidence`) becomes, exactly, one more factor, the probability
-        of meeting it given the column's code.
-        """
+        """Return the model with ``evidence``, exactly, as more factors; ``None`` if no row can meet it."""
         factors, potentials = list(self.factors), list(self.potentials)
         for column, known in evidence.items():
             factors.append((column,))
@@ -304,11 +294,11 @@ class MarkovRandomField:
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the model draws for each column: integer codes."""
+        """Integer codes."""
         return tuple(DrawnColumn(size) for size in self.sizes)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it exactly."""
+        """Return the model as JSON values and named arrays."""
         meta = {
             "sizes": list(self.sizes),
             "total": self.total,
@@ -318,11 +308,7 @@ class MarkovRandomField:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MarkovRandomField:
-        """Restore the model from both results of :meth:`to_arrays`; raises :class:`FedsynthError` for anything else.
-
-        A model whose junction tree has more than 2^26 cells is refused too: few small factors can ask for a tree that
-        no memory holds.
-        """
+        """Restore the model; raises :class:`FedsynthError` otherwise, and for a junction tree of over 2^26 cells."""
         saved = read_head(meta, _Saved)
         for factor in saved.factors:
             check_positions(factor, len(saved.sizes))
@@ -336,10 +322,7 @@ class MarkovRandomField:
 
 
 def log_potential(probability: Floats) -> Floats:
-    """Return natural logarithms of probabilities, for the factors of a graphical model; same shape.
-
-    They are at least -1000, which stands for the log of zero, since potentials must be finite.
-    """
+    """Return natural logarithms of probabilities, at least -1000: potentials must be finite."""
     with np.errstate(divide="ignore"):
         return np.maximum(np.log(probability), LEAST)
 
@@ -347,12 +330,10 @@ def log_potential(probability: Floats) -> Floats:
 def fold(
     sizes: Sequence[int], factors: tuple[Clique, ...], cliques: Sequence[Clique], potentials: Sequence[Floats]
 ) -> tuple[Floats, ...]:
-    """Express log potentials over other cliques as potentials of the given ``factors``, for the same distribution.
+    """Express log potentials over ``cliques`` as potentials of the given ``factors``, for the same distribution.
 
-    ``factors`` and ``cliques`` are tuples of column positions, and ``sizes`` holds each column's number of codes.
-    ``potentials[i]`` belongs to ``cliques[i]``. Each is added to the first factor that contains its clique. Returns one
-    table per factor, zero where nothing was added. Raises :class:`FedsynthError` if no factor contains a clique, or a
-    potential's shape does not fit.
+    Each is added to the first factor that contains its clique. Raises :class:`FedsynthError` if no factor contains a
+    clique, or a potential's shape does not fit.
     """
     folded = tuple(np.zeros([sizes[column] for column in factor]) for factor in factors)
     for clique, potential in zip(cliques, potentials, strict=True):

@@ -43,22 +43,21 @@ class NormalScores:
 
     @classmethod
     def of(cls, shares: Array, order: Integers | None = None) -> NormalScores:
-        """Make the normal axis of cells with these ``shares`` (or counts: they are normalised), in this ``order``.
+        """Make the normal axis of cells with these ``shares`` (or counts) in this ``order``, by default their own.
 
-        Cells are a column's values or bins; ``order`` lists their indices as they follow each other on the axis; by
-        default, this is the order of ``shares``. If the shares sum to 0 or less, all cells get equal shares.
+        If the shares sum to 0 or less, all cells get equal shares.
         """
         total = shares.sum()
         even = np.full(len(shares), 1 / len(shares))
         return cls(np.arange(len(shares)) if order is None else order, shares / total if total > 0 else even)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the cells' order and shares as named arrays, to be saved; :meth:`from_arrays` restores them."""
+        """Return the cells' order and shares as named arrays."""
         return {"order": self.order, "shares": self.shares}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NormalScores:
-        """Restore the cells from the result of :meth:`to_arrays`; raises :class:`InvalidParameter` for other arrays."""
+        """Restore the cells; raises :class:`InvalidParameter` for other arrays."""
         shares = read_floats(arrays, "shares", (None,), 0)
         check_shares("shares", shares)
         order = read_integers(arrays, "order", shares.shape, len(shares))
@@ -68,10 +67,7 @@ class NormalScores:
 
     @property
     def thresholds(self) -> Array:
-        """Boundaries between the cells' intervals on the normal axis, ascending, shape ``(cells - 1,)``.
-
-        They are infinite where the cells at an end of the axis have share 0.
-        """
+        """Boundaries between the cells' intervals, shape ``(cells - 1,)``; infinite next to empty cells at an end."""
         from scipy.special import ndtri
 
         thresholds: Array = ndtri(np.clip(np.cumsum(self.shares[self.order])[:-1], 0, 1))
@@ -97,10 +93,7 @@ class NormalScores:
         return scores
 
     def cells(self, z: Array) -> tuple[Integers, Array]:
-        """Return the cell (value or bin) at each point ``z`` of the axis, and the point's place (0 to 1) in it.
-
-        All have shape ``(points,)``. Places are shares of probability: uniform for standard normal points.
-        """
+        """Return the cell at each point ``z`` of the axis, and the point's place in it as a share of probability."""
         from scipy.special import ndtr
 
         thresholds = self.thresholds
@@ -111,10 +104,7 @@ class NormalScores:
         return self.order[place], inside
 
     def within(self, cells: Integers, rng: np.random.Generator) -> Array:
-        """Draw a standard normal point in the interval of each of ``cells`` (indices of values or bins).
-
-        The result has the same shape; :meth:`cells` converts it back to the cells.
-        """
+        """Draw a standard normal point in the interval of each of ``cells``, of the same shape."""
         from scipy.special import ndtr, ndtri
 
         ends = ndtr(np.concatenate([[-np.inf], self.thresholds, [np.inf]]))
@@ -128,9 +118,9 @@ class NormalScores:
         """Return Hermite coefficients 1 to 300 of the step function from points of the axis to scores of cells.
 
         They give the correlation that discretising loses (:func:`~fedsynth.models.copula.latent_correlation`).
-        ``scores`` holds a number for each cell, in the order of cells. Returns shape ``(300,)``. For the normalised
-        polynomials h_k and normal density f, the integral of h_k f over (a, b) is ``(h_(k-1)(a) f(a) - h_(k-1)(b) f(b))
-        / sqrt(k)``, so each threshold contributes its step times one such term.
+        ``scores`` is by cell. For the normalised polynomials h_k and normal density f, the integral of h_k f over (a,
+        b) is ``(h_(k-1)(a) f(a) - h_(k-1)(b) f(b)) / sqrt(k)``, so each threshold contributes its step times one such
+        term.
         """
         thresholds = self.thresholds
         finite = np.isfinite(thresholds)
@@ -151,11 +141,10 @@ def correspondence_order(table: Array, rows: Array, columns: Array, std: float) 
     """Order the values of an unordered category so that values associated alike with other columns are neighbours.
 
     ``table`` holds noisy counts of the category's values (rows of the table) against the values of one or more other
-    columns, side by side. ``rows`` and ``columns`` are estimated counts of these values, in the table's order, from
-    other measurements; ``std`` is the standard deviation of the noise in each cell of the table. Returns the values'
-    codes in their new order, shape ``(values,)``: along the first axis of a correspondence analysis (Benzécri 1973)
-    that divides each cell's deviation from independence by its standard deviation, from sampling and noise, and shrinks
-    rare values towards the middle.
+    columns, side by side. ``rows`` and ``columns`` are estimated counts of these values from other measurements;
+    ``std`` is the noise in each cell of the table. Returns the values' codes in their new order: along the first axis
+    of a correspondence analysis (Benzécri 1973) that divides each cell's deviation from independence by its standard
+    deviation, from sampling and noise, and shrinks rare values towards the middle.
     """
     expected = np.outer(rows, columns) / max(rows.sum(), 1.0)
     residual = (table - expected) / np.sqrt(expected + std**2 + _NARROW)

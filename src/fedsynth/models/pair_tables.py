@@ -36,8 +36,8 @@ _FREE = 4.0  # degrees of freedom of a copula table: its correlation, and what t
 class Margin:
     """The distribution of one column of a pair over its groups (bins), and how many of them are in a meaningful order.
 
-    ``shares``, shape ``(groups,)``, sum to 1. The first ``ordered`` groups are ordered. The other groups are those of
-    missing or of merged rare values, or all groups of an unordered category, for which ``ordered`` is 0.
+    ``shares``, shape ``(groups,)``, sum to 1. The first ``ordered`` groups are ordered; the others are those of missing
+    or of merged rare values, or all groups of an unordered category.
     """
 
     shares: Array
@@ -45,17 +45,13 @@ class Margin:
 
     @property
     def of_ordered(self) -> Array:
-        """Shares of the groups (bins) in a meaningful order, normalised to sum 1, shape ``(ordered,)``."""
+        """Shares of the ordered groups, normalised to sum 1."""
         held = self.shares[: self.ordered]
         among: Array = held / held.sum()
         return among
 
     def scores(self) -> Array:
-        """Return the normal scores of the groups in a meaningful order, shape ``(ordered,)``.
-
-        A group's score is the mean of a standard normal variable over the interval that stands for the group. Scores
-        are shifted so that their mean, weighted by the groups' shares, is 0.
-        """
+        """Return the normal scores of the ordered groups, shifted so that their mean over the rows is 0."""
         found = NormalScores.of(self.of_ordered).scores()
         centred: Array = found - self.of_ordered @ found
         return centred
@@ -65,12 +61,11 @@ class Margin:
 class PairTable:
     """A denoised table of two columns; made by :func:`denoised`.
 
-    ``table`` holds the estimated rows per cell, shape ``(groups of the first column, groups of the second)``.
-    ``numbers`` is the effective number of parameters estimated from the noisy table, which determines the noise that is
-    left. ``strength`` is the table's distance (L1, in rows) from that of independent columns. ``correlation`` is that
-    of the Gaussian copula of two ordered columns, or 0 if it is within 3 standard deviations of its noise. ``clear`` is
-    true if the correlation is not 0, or if the rest of the table has a singular value larger than noise alone would
-    give.
+    ``table`` holds the estimated rows per cell. ``numbers`` is the effective number of parameters estimated from the
+    noisy table, which determines the noise that is left. ``strength`` is the table's distance (L1, in rows) from that
+    of independent columns. ``correlation`` is that of the Gaussian copula of two ordered columns, or 0 if it is within
+    3 standard deviations of its noise. ``clear`` is true if the correlation is not 0, or if the rest of the table has a
+    singular value larger than noise alone would give.
     """
 
     table: Array
@@ -80,19 +75,14 @@ class PairTable:
     correlation: float
 
     def measurement(self, pair: Clique, std: float) -> Measurement:
-        """Return the table as a :class:`~fedsynth.models.estimate.Measurement`, with the noise level left in it.
-
-        ``pair`` holds the positions of both columns, ascending; ``std`` is the noise's standard deviation in a cell, in
-        rows, before denoising.
-        """
+        """Return the table of ``pair`` with the noise left; ``std`` is that in a cell before denoising."""
         return Measurement(pair, self.table, std * math.sqrt(min(1.0, self.numbers / self.table.size)))
 
 
 def denoised(values: Array, std: float, first: Margin, second: Margin, total: float) -> PairTable:
     """Denoise the table ``values`` of two columns (rows per cell), given the distributions of both columns.
 
-    The table is of about ``total`` rows. Each cell has independent noise of standard deviation ``std``, in rows.
-    ``first`` is the distribution along the table's first axis, ``second`` along the second. The result is the table
+    The table is of about ``total`` rows, with independent noise of ``std`` in each cell. The result is the table
     expected of these distributions and of a correlation, if it is significant (:func:`expected`), plus a low-rank
     estimate of the remainder (:func:`low_rank`). In cells where the Gaussian copula of that correlation expects almost
     no rows, the remaining noise would dominate, and a fit keeps only its positive part: far from the diagonal, this
@@ -114,12 +104,10 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
     """Return an estimate of how far two columns are from independence, and their correlation (0: not significant).
 
-    The distance is the L2 distance, in rows, between the exact table (that without noise) and the table of independent
-    columns. ``values`` is the noisy table, shape ``(groups of first, groups of second)``, ``std`` the standard
-    deviation of the noise in each cell, ``first`` and ``second`` are the margins of its columns and ``total`` is its
-    number of rows. The squared distance of the noisy table is reduced by the expected square of the noise. If the
-    correlation is significant (beyond 3 standard deviations of its noise), the estimate is at least the distance of its
-    copula's table.
+    The distance is the L2 distance, in rows, between the exact table and that of independent columns. The arguments are
+    those of :func:`denoised`. The squared distance of the noisy table is reduced by the expected square of the noise.
+    If the correlation is significant (beyond 3 standard deviations of its noise), the estimate is at least the distance
+    of its copula's table.
     """
     independent = total * np.outer(first.shares, second.shares)
     rows, columns = values.shape
@@ -133,9 +121,7 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
 
     For two ordered columns, it is the table of the Gaussian copula with the noisy table's own correlation, if this is
     significant (beyond 3 standard deviations of its noise). Otherwise it is the table of independent columns
-    (correlation 0), as it always is for groups that are not ordered. ``values`` is the noisy table of about ``total``
-    rows, with noise of standard deviation ``std`` in each cell; ``first`` and ``second`` are the distributions of its
-    columns.
+    (correlation 0). The arguments are those of :func:`denoised`.
     """
     independent: Array = total * np.outer(first.shares, second.shares)
     own, first_scores, second_scores = _correlation(values, std, first, second, total)
@@ -183,11 +169,7 @@ def _correlation(values: Array, std: float, first: Margin, second: Margin, total
 
 
 def copula_shares(first: Array, second: Array, correlation: float) -> Array:
-    """Return the share of each cell under a Gaussian copula of two ordered columns, shape ``(groups, groups)``.
-
-    ``first`` and ``second`` are the shares of each column's groups, in order, of sum 1; ``correlation`` lies strictly
-    between -1 and 1.
-    """
+    """Return the share of each cell under a Gaussian copula of two columns with these shares of ordered groups."""
     from scipy.special import ndtr, ndtri
 
     starts = np.cumsum(first) - first
@@ -212,11 +194,10 @@ def _without_margins(values: Array) -> Array:
 def low_rank(values: Array, std: float, fixed: int = 0) -> tuple[Array, int]:
     """Estimate the low-rank matrix behind a noisy one, and return it with its rank.
 
-    ``values`` is the matrix with independent noise of standard deviation ``std`` in each entry, or less its margins:
-    ``fixed`` (1, else 0) dimensions fewer on each side, rows and columns. Singular values up to ``std * (sqrt(rows) +
-    sqrt(columns))``, the largest to expect of noise alone, are set to 0. The others are reduced
-    by the amount that noise adds to them, which is optimal for the squared error (Gavish & Donoho 2017, doi
-    10.1109/TIT.2017.2653801).
+    ``values`` has independent noise of standard deviation ``std`` in each entry, or less its margins: ``fixed`` (1,
+    else 0) dimensions fewer on each side. Singular values up to ``std * (sqrt(rows) + sqrt(columns))``, the largest to
+    expect of noise alone, are set to 0. The others are reduced by the amount that noise adds to them, which is optimal
+    for the squared error (Gavish & Donoho 2017, doi 10.1109/TIT.2017.2653801).
     """
     rows, columns = (length - fixed for length in values.shape)
     left, singular, right = np.linalg.svd(values / std, full_matrices=False)
@@ -229,10 +210,10 @@ def low_rank(values: Array, std: float, fixed: int = 0) -> tuple[Array, int]:
 def averaged(fine: Measurement, coarse: Measurement, unions: Mapping[int, Integers]) -> Measurement:
     """Return the noisy table ``fine``, combined by least squares with a table ``coarse`` over unions of its groups.
 
-    Both are of the same columns. ``unions`` maps a column's position to an array with the number of the union that each
-    of its groups is in. The noise of the two tables is independent. All fine cells that one coarse cell covers change
-    by the same amount: by a part of the difference between the coarse cell and their sum, which is the larger the less
-    noise ``coarse`` has. The standard deviation of the result is the root mean square over the cells.
+    ``unions`` maps a column's position to the number of the union that each of its groups is in. The noise of the two
+    tables is independent. All fine cells that one coarse cell covers change by the same amount: by a part of the
+    difference between the coarse cell and their sum, which is the larger the less noise ``coarse`` has. The standard
+    deviation of the result is the root mean square over the cells.
     """
     of = [unions[column] for column in fine.clique]
     cell = np.ravel_multi_index(np.ix_(*of), coarse.values.shape)

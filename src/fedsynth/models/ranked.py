@@ -1,9 +1,9 @@
 """A graphical model over groups of cells, in which numbers are also correlated within their groups.
 
 Two correlated numbers are correlated within their groups as well, most of all in a last group that contains a tail. The
-graphical model determines the groups of a row's numbers. Given the groups, the places of the numbers within their
-groups follow a tree of the strongest correlations. The distribution of each number within its group is unchanged: the
-tree only decides which row gets which of the values.
+graphical model determines the groups of a row's numbers; given these, the numbers' places within their groups follow a
+tree of the strongest correlations. The distribution of each number within its group is unchanged: the tree only decides
+which row gets which of the values.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class RankedGroups:
     values, have no meaningful places.
 
     The columns form a tree (or several): ``parents[i]``, less than i, is the index of the parent of ``columns[i]``, and
-    ``correlation[i]`` the correlation of their normal scores, strictly between -1 and 1; -1 and 0 for a column without
-    a parent. Each group is divided into ``SLOTS`` slots (:func:`slot_shares`). Given the groups of all columns, the
-    slots of a row form a Markov tree: those of a column and its parent, given both groups, are distributed as in a
-    Gaussian copula with their correlation. One pair of groups is different: that of both upper tails (or of an upper
-    and a lower one, if the correlation is negative), and that of the opposite tails. If the graphical model has a tail
-    dependence above ``TAIL`` there (:func:`tail_dependence`), both columns have the same (or opposite) order in this
-    pair of groups, since dependence then goes on into the tail, while that of a Gaussian copula fades. Within a slot,
-    the place is uniform.
+    ``correlation[i]`` the correlation of their normal scores; -1 and 0 for a column without a parent. Each group is
+    divided into ``SLOTS`` slots (:func:`slot_shares`). Given the groups of all columns, the slots of a row form a
+    Markov tree: those of a column and its parent, given both groups, are distributed as in a Gaussian copula with their
+    correlation. One pair of groups is different: that of both upper tails (or of an upper and a lower one, if the
+    correlation is negative), and that of the opposite tails. If the graphical model has a tail dependence above
+    ``TAIL`` there (:func:`tail_dependence`), both columns have the same (or opposite) order in this pair of groups,
+    since dependence then goes on into the tail, while that of a Gaussian copula fades. Within a slot, the place is
+    uniform.
     """
 
     groups: MarkovRandomField
@@ -93,8 +93,7 @@ class RankedGroups:
     def _pairs(self) -> list[Single]:
         """For each of the columns, shares of pairs of slots given the groups: its parent's and its own.
 
-        Shape ``(parent's groups, groups, SLOTS of the parent, SLOTS)``, of sum 1 over the last two axes; empty for a
-        column without a parent.
+        Shape ``(parent's groups, groups, SLOTS of the parent, SLOTS)``; empty for a column without a parent.
         """
         edges = [(self.columns[parent], column) for parent, column in zip(self.parents, self.columns, strict=True)]
         tables = self.groups.marginals([edge for edge, parent in zip(edges, self.parents, strict=True) if parent >= 0])
@@ -128,11 +127,7 @@ class RankedGroups:
         return [ratios.sum(axis=-1) for ratios in self._ratios]
 
     def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
-        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
-
-        A column's array holds its groups as integers. For those of ``columns`` it holds group + place in float64, where
-        the place within the group is from 0 to below 1. The places of all rows of a group are evenly spread.
-        """
+        """Draw rows: each column's groups, and group + place for ``columns``, with evenly spread places."""
         drawn: list[NDArray[Any]] = list(self.groups.sample(rows, rng))
         slots = self._slots_of(drawn, {}, rng)
         for at, column in enumerate(self.columns):
@@ -140,10 +135,7 @@ class RankedGroups:
         return drawn
 
     def _slots_of(self, drawn: Drawn, admitted: Mapping[int, Array], rng: np.random.Generator) -> NDArray[np.uint8]:
-        """Draw the slots of rows given their groups and conditions on slots (``admitted``, see :meth:`_weights`).
-
-        ``drawn`` holds the groups of all columns. Returns the slots' numbers, shape ``(len(columns), rows)``.
-        """
+        """Draw the slots, shape ``(len(columns), rows)``, given the groups and conditions (:meth:`_weights`)."""
         found = np.empty((len(self.columns), len(drawn[0])), dtype=np.uint8)
         for start in range(0, len(drawn[0]), _CHUNK):
             groups = [drawn[column][start : start + _CHUNK] for column in self.columns]
@@ -162,10 +154,10 @@ class RankedGroups:
         """Pass messages from the leaves to the roots, for rows with these ``groups`` (one array for each column).
 
         ``admitted`` holds, by index of a column, the share of each slot that conditions admit, shape ``(groups,
-        SLOTS)``. Returns, for each column, the probability that the columns below it have the groups that they have and
-        meet their conditions, relative to that without this column's slot and up to a factor for each row: shape
-        ``(rows, SLOTS)``, or ``None`` if it is the same for all slots. Also returns the log probability, shape
-        ``(rows,)``, that all conditions are met, plus a number that depends on the groups only.
+        SLOTS)``. Returns, for each column, the probability that the columns below it have their groups and meet their
+        conditions, relative to that without this column's slot and up to a factor for each row: shape ``(rows,
+        SLOTS)``, or ``None`` if it is the same for all slots. Also returns the log probability, shape ``(rows,)``, that
+        all conditions are met, plus a number that depends on the groups only.
         """
         found: list[NDArray[np.floating[Any]] | None] = [None] * len(self.columns)
         log = np.zeros(len(groups[0]))
@@ -190,11 +182,7 @@ class RankedGroups:
         return found, log
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows given ``evidence`` (conditions by column position); ``None`` if no row can meet it.
-
-        Evidence on a number (:class:`~fedsynth.models.evidence.PlacedEvidence`) may admit a part of a group. Any other
-        evidence depends on the group alone. :class:`GivenGroups` says how rows are drawn, and what is approximate.
-        """
+        """Return a sampler given ``evidence``, which may admit parts of groups (:class:`GivenGroups`), or ``None``."""
         groups = self.groups.given(evidence)
         if groups is None:
             return None
@@ -231,12 +219,12 @@ class RankedGroups:
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
-        """What the model draws for each column: groups, and places in those of ``columns``."""
+        """Groups, and places in those of ``columns``."""
         placed = set(self.columns)
         return tuple(DrawnColumn(size, at in placed) for at, size in enumerate(self.groups.sizes))
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
+        """Return the model as JSON values and named arrays."""
         meta, arrays = self.groups.to_arrays()
         lists = {"columns": self.columns, "ordered": self.ordered, "parents": self.parents}
         head = {"groups": meta, **{name: list(values) for name, values in lists.items()}}
@@ -244,10 +232,7 @@ class RankedGroups:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RankedGroups:
-        """Restore the model, exactly, from both results of :meth:`to_arrays`.
-
-        Raises :class:`FedsynthError` for anything else.
-        """
+        """Restore the model exactly; raises :class:`FedsynthError` for anything else."""
         saved = read_head(meta, _Saved)
         groups = MarkovRandomField.from_arrays(saved.groups, arrays)
         check_positions(sorted(saved.columns), len(groups.sizes))
@@ -269,9 +254,8 @@ class GivenGroups:
     """Draws the rows of ``model`` that meet conditions on columns, for :meth:`RankedGroups.given`.
 
     ``groups`` is the model's graphical model of groups, given the conditions. ``parts`` describes the conditions that
-    admit only a part of some group: for the column at an index in ``model.columns``, an array of shape ``(2, groups)``
-    with the places where the admitted part of each group begins and ends (0 and 1 for groups that are admitted whole or
-    not at all).
+    admit only a part of some group: by index in ``model.columns``, an array of shape ``(2, groups)`` with the places
+    where the admitted part of each group begins and ends (0 and 1 for groups that are admitted whole or not at all).
 
     In the model, a row has the groups G with probability P(G), and meets the conditions on places with a probability
     W(G), which messages along the tree of slots give exactly. The graphical model given the conditions draws G with
@@ -289,12 +273,9 @@ class GivenGroups:
     parts: Mapping[int, Array]
 
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
-        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
+        """Draw as :meth:`RankedGroups.sample`, with places among the rows of admitted parts.
 
-        The arrays are those of :meth:`RankedGroups.sample`, except where a condition admits only a part of a group:
-        there the place is the share, in the model, of the part's rows below the value. Raises :class:`InvalidParameter`
-        if fewer than one in 10,000 of at least 100,000 drawn rows is kept, for parts of groups that practically exclude
-        each other.
+        Raises :class:`InvalidParameter` for parts of groups that practically exclude each other.
         """
 
         def draw(many: int) -> tuple[Drawn, NDArray[np.bool_]]:
@@ -308,10 +289,7 @@ class GivenGroups:
         return drawn
 
     def _kept(self, drawn: Drawn) -> Array:
-        """Return the weight of drawn rows, shape ``(rows,)``: how likely they meet the conditions, given their groups.
-
-        It is relative to the product of the lengths of the admitted parts.
-        """
+        """Return how likely drawn rows meet the conditions given their groups, relative to the parts' lengths."""
         model, found = self.model, []
         for start in range(0, len(drawn[0]), _CHUNK):
             part = [drawn[column][start : start + _CHUNK] for column in model.columns]
@@ -322,10 +300,7 @@ class GivenGroups:
 
     @cached_property
     def _bound(self) -> float:
-        """The weight from which on every row is kept, others in proportion.
-
-        It is the largest of ``_ROWS`` rows, which are always the same, or a smaller one by ``_FEWEST``.
-        """
+        """The weight from which on rows are kept: the largest of ``_ROWS`` rows, always the same, or a smaller one."""
         weights = self._kept(self.groups.sample(_ROWS, np.random.default_rng(0)))
         largest = float(weights.max())
         if weights.mean() >= _FEWEST * largest:
@@ -334,10 +309,7 @@ class GivenGroups:
 
     @cached_property
     def _ends(self) -> dict[int, Array]:
-        """For each of the ``parts``, where its share of each slot begins and ends, as places in the group.
-
-        Shape ``(2, groups, SLOTS)``; both ends are equal for a slot that is not admitted.
-        """
+        """For each of the ``parts``, where its share of each slot begins and ends, shape ``(2, groups, SLOTS)``."""
         found = {}
         for at, (begin, end) in self.parts.items():
             curve = self.model._curves[at]
@@ -371,9 +343,8 @@ class GivenGroups:
 def slot_shares(groups: int, ordered: int) -> Array:
     """Return the share of each slot in its group's rows, shape ``(groups, SLOTS)``, of sum 1 for each group.
 
-    Slots are in ascending order of values. They are equal, except in the first and the last of the ``ordered`` groups,
-    which contain the tails: there each slot has half as many rows as the one before it, towards the end of the tail
-    (the last one as many).
+    They are equal, except in the first and the last of the ``ordered`` groups, which contain the tails: there each slot
+    has half as many rows as the one before it, towards the end of the tail (the last one as many).
     """
     found = np.full((groups, SLOTS), 1 / SLOTS)
     halves = np.exp2(-np.minimum(np.arange(1.0, SLOTS + 1), SLOTS - 1))
@@ -385,9 +356,9 @@ def slot_shares(groups: int, ordered: int) -> Array:
 def tail_dependence(table: Array, first: int, second: int) -> float:
     """Return how far two tails occur together, from 0 (independent) to 1 (the smaller is contained in the larger).
 
-    ``table`` holds the rows of pairs of groups; the tails are its row ``first`` and its column ``second``. The result
-    may be negative. For tails of equal size, it is the coefficient chi of Coles, Heffernan and Tawn (1999, doi
-    10.1023/A:1009963131610), relative to independent tails.
+    ``table`` holds the rows of pairs of groups; the tails are its row ``first`` and its column ``second``. For tails of
+    equal size, it is the coefficient chi of Coles, Heffernan and Tawn (1999, doi 10.1023/A:1009963131610), relative to
+    independent tails; it may be negative.
     """
     total = max(float(table.sum()), np.finfo(float).tiny)
     both, one, other = table[first, second] / total, table[first].sum() / total, table[:, second].sum() / total
@@ -398,8 +369,7 @@ def tail_dependence(table: Array, first: int, second: int) -> float:
 def _ordered_pairs(table: Array, first: Array, second: Array, correlation: float) -> Array:
     """Return the shares of pairs of slots of two columns given their groups, all of them in a meaningful order.
 
-    ``table`` holds the rows of pairs of groups; ``first`` and ``second`` are the shares of the slots in each group.
-    Returns shape ``(groups of first, groups of second, SLOTS, SLOTS)``, of sum 1 over the last two axes.
+    The shape is ``(groups of first, groups of second, SLOTS, SLOTS)``; each pair of groups has the sum 1.
     """
     from scipy.special import ndtr, ndtri
 

@@ -1,8 +1,8 @@
 """What a saved model's head and arrays must be, whoever wrote the file: types, shapes and ranges.
 
 Models and axes read their part of a file through these functions, so that a damaged or hostile file is refused where it
-is loaded, in a sentence, and whatever loads can be sampled. Facts that tie a model to its axes and these to the
-schema's columns are compared once all three are known (:func:`fedsynth.models.synthesizer.load`).
+is loaded, and whatever loads can be sampled. Facts that tie a model to its axes and these to the schema's columns are
+compared once all three are known (:func:`fedsynth.models.synthesizer.load`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ class DrawnColumn(NamedTuple):
 
 
 def read_head(meta: object, kind: type[_T]) -> _T:
-    """Return a model's part of a file's head as a struct of the class ``kind``.
-
-    Raises :class:`InvalidParameter` if ``meta``, JSON values, does not fit it.
-    """
+    """Return a model's part of a file's head as a ``kind``; raises :class:`InvalidParameter` if it does not fit."""
     try:
         return msgspec.convert(meta, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -69,10 +66,7 @@ def read_floats(
 
 
 def read_integers(arrays: Mapping[str, NDArray[Any]], name: str, shape: Sequence[int | None], below: int) -> Integers:
-    """Return the array ``name`` of a file: int64 of this ``shape`` with numbers from 0 to below ``below``.
-
-    ``None`` in the shape stands for any length of at least 1. Raises :class:`InvalidParameter` for anything else.
-    """
+    """Return the array ``name`` of a file: int64 with numbers from 0 to below ``below``, as :func:`read_floats`."""
     found = _read(arrays, name, shape, np.int64)
     if not ((found >= 0) & (found < below)).all():
         raise InvalidParameter(f"the array {name!r} has a number that is not between 0 and {below - 1}")
@@ -121,11 +115,7 @@ def check_correlation(matrix: Floats) -> None:
 
 
 def read_grid(arrays: Mapping[str, NDArray[Any]]) -> Grid:
-    """Return the cells of a number or time that the arrays "lower", "upper" and "per_unit" of a file describe.
-
-    Raises :class:`InvalidParameter` unless both ends of the cells ascend; :func:`check_cells` compares them with the
-    column.
-    """
+    """Return the cells that the arrays "lower", "upper" and "per_unit" of a file describe; both ends ascend."""
     lower = read_floats(arrays, "lower", (None,))
     grid = Grid(
         lower, read_floats(arrays, "upper", lower.shape), int(read_integers(arrays, "per_unit", (), 10**12 + 1))

@@ -41,7 +41,6 @@ class Structure:
     parents: tuple[Parents, ...]
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` unless this is a network over all columns, in a valid order."""
         if sorted(self.order) != list(range(len(self.parents))):
             raise InvalidParameter(f"order {self.order} is not a permutation of the {len(self.parents)} columns")
         seen: set[int] = set()
@@ -57,10 +56,7 @@ class Structure:
 
 
 def mutual_information(table: Array) -> float:
-    """Return the mutual information, in nats, of the first axis of a table and all its other axes together.
-
-    The table holds non-negative counts or probabilities of any sum; a table of sum 0 gives 0.
-    """
+    """Return the mutual information, in nats, of a table's first axis and all others together; 0 for an empty table."""
     flat = table.reshape(len(table), -1)
     total = flat.sum()
     if not total > 0:
@@ -77,12 +73,11 @@ def dependences(
 ) -> Array:
     """Return the estimated mutual information, in nats, of every pair of columns, corrected for the bias due to noise.
 
-    ``one_way`` holds a noisy table of each column, and ``pairs`` noisy tables of pairs of columns, all of about
-    ``total`` rows. The matrix, shape ``(columns, columns)``, is symmetric with zeros on the diagonal and for pairs
-    without a table; entries may be negative. Tables are first made non-negative with equal counts of each column, which
-    removes more noise than clipping or projecting each table by itself. The remaining noise looks like dependence, and
-    more so for pairs with more cells. The same computation is therefore done on tables of independent columns with
-    noise drawn from ``rng``, and its result subtracted.
+    The matrix, shape ``(columns, columns)``, is symmetric with zeros on the diagonal and for pairs without a table;
+    entries may be negative. The noisy tables of about ``total`` rows are first made non-negative with equal counts of
+    each column, which removes more noise than clipping or projecting each table by itself. The remaining noise looks
+    like dependence, and more so for pairs with more cells. The same computation is therefore done on tables of
+    independent columns with noise drawn from ``rng``, and its result subtracted.
     """
     known = consistent([*one_way, *pairs], total)
     share = {table.clique[0]: known[table.clique] / total for table in one_way}
@@ -106,12 +101,11 @@ def _outer(share: Mapping[int, Array], pair: Measurement) -> Array:
 def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: float = math.inf) -> Structure:
     """Return the network of largest total weight in which each column has at most ``most`` parents.
 
-    ``weights[i, j]`` is the value of parent j for column i, such as their mutual information (symmetric; the diagonal
-    is ignored); the values of parents add up, and parents of value 0 or less are left out. ``sizes`` holds each
-    column's number of codes (values or bins); a column and its parents together have at most ``max_cells`` combinations
-    of codes. The objective is that of the FedBN thesis. The optimum is exact for up to 20 columns, and for one parent
-    with any number of columns; otherwise the search is heuristic. Raises :class:`InvalidParameter` for a negative
-    ``most``.
+    ``weights[i, j]`` is the value of parent j for column i (the diagonal is ignored); the values of parents add up, and
+    parents of value 0 or less are left out. ``sizes`` holds each column's number of codes; a column and its parents
+    together have at most ``max_cells`` combinations of codes. The objective is that of the FedBN thesis. The optimum is
+    exact for up to 20 columns, and for one parent with any number of columns; otherwise the search is heuristic. Raises
+    :class:`InvalidParameter` for a negative ``most``.
     """
     if most < 0:
         raise InvalidParameter(f"a column cannot have {most} parents; give 0 or more")
@@ -135,12 +129,7 @@ class ParentSets:
 
     @classmethod
     def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> ParentSets:
-        """List each column's sets of at most ``most`` parents of positive weight.
-
-        ``weights[i, j]`` is the weight of parent j for column i, and ``sizes`` holds each column's number of codes. A
-        column and its parents together have at most ``max_cells`` combinations of codes. Sets of two or more are formed
-        only of the column's 20 heaviest candidates.
-        """
+        """List each column's possible sets of parents; sets of two or more are of its 20 heaviest candidates."""
         found = []
         for column, row in enumerate(weights):
             able = [j for j in range(len(row)) if j != column and row[j] > 0 and sizes[column] * sizes[j] <= max_cells]
@@ -157,15 +146,11 @@ class ParentSets:
         return cls(tuple(found))
 
     def best(self, column: int, before: int) -> tuple[float, int, Parents]:
-        """Return the most valuable set of parents of ``column`` among the columns ``before`` it.
-
-        ``before`` is a set of columns as a bit mask (bit i for column i). The result is the tuple (value, bit mask,
-        sorted tuple) of the set of parents; that of the empty set, of value 0, if no set qualifies.
-        """
+        """Return the entry of the best set of parents among the columns ``before`` (a bit mask)."""
         return next((entry for entry in self.by_column[column] if not entry[1] & ~before), (0.0, 0, ()))
 
     def structure(self, order: Sequence[int]) -> Structure:
-        """Return the heaviest network in which parents precede their children in ``order``, a list of all columns."""
+        """Return the heaviest network in which parents precede their children in ``order``."""
         parents: list[Parents] = [()] * len(order)
         before = 0
         for column in order:
@@ -174,10 +159,7 @@ class ParentSets:
         return Structure(tuple(order), tuple(parents))
 
     def best_weight(self, order: Sequence[int]) -> float:
-        """Return the total weight of the heaviest network in which parents precede their children in ``order``.
-
-        ``order`` lists all columns.
-        """
+        """Return the total weight of that network."""
         total, before = 0.0, 0
         for column in order:
             total += self.best(column, before)[0]
@@ -277,7 +259,7 @@ def _improved(choices: ParentSets, order: list[int]) -> list[int]:
     """Return the order after moving single columns to better places, until none improves or ``_SWEEPS`` are done.
 
     Moving a column changes the available parents only of the columns between its old and its new place. Each of these
-    has one value with the moved column before it and one without, from which the value of every new order is summed.
+    has one value with the moved column before it and one without.
     """
     best = choices.best_weight(order)
     places = np.arange(len(order))

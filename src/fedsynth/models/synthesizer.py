@@ -1,8 +1,7 @@
 """Synthesizers: fitted models that draw rows under the schema and can be saved to disk.
 
 A model draws codes for each column; the column's axis turns its codes into values; the schema turns values into the
-published frame. Synthesizers differ only in their model and axes, such as a graphical model over the schema's own bins,
-a Bayesian network over groups of cells, or a copula over normal scores.
+published frame. Synthesizers differ only in their model and axes.
 
 Rows that break a rule of the schema, or a bound of a derived column, are redrawn up to ``REDRAWS`` times: the result is
 the model's distribution given that rows are valid, unless some are still invalid then. Most models exclude most invalid
@@ -54,10 +53,9 @@ _log = logging.getLogger(__name__)
 
 
 class Model(Sampler, Protocol):
-    """Interface of the fitted distribution of rows inside a :class:`Synthesizer`, independent of privacy and schema.
+    """The fitted distribution of rows inside a :class:`Synthesizer`, independent of privacy and schema.
 
-    It draws integer codes, or points on latent axes, for each column; the columns' axes (:class:`ModelAxis`) convert
-    these to values. ``kind`` names the type of model in a saved file.
+    The columns' axes (:class:`ModelAxis`) convert what it draws to values. ``kind`` names the type in a saved file.
     """
 
     kind: ClassVar[str]
@@ -68,31 +66,26 @@ class Model(Sampler, Protocol):
 
     @property
     def drawn_columns(self) -> Sequence[DrawnColumn]:
-        """What the model draws for each column of ``schema.stored``: codes, codes with places, or points."""
+        """What the model draws for each stored column."""
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows that meet conditions on columns; ``None`` if such rows have probability 0.
-
-        ``evidence`` maps a column's position in ``schema.stored``, the columns as sites encode them, to its condition,
-        in terms of the model's codes (:class:`~fedsynth.models.evidence.Evidence`).
-        """
+        """Return a sampler of rows that meet conditions, by column position; ``None`` if they have probability 0."""
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return all that a file must hold to restore the model: values that JSON can express, and named arrays."""
+        """Return all that a file must hold to restore the model: JSON values, and named arrays."""
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
-        """Restore the model, exactly, from both results of :meth:`to_arrays`: JSON values ``meta`` and ``arrays``.
+        """Restore the model, exactly, from both results of :meth:`to_arrays`.
 
-        They may come from a hostile file: whatever is not a model that can be sampled raises :class:`FedsynthError`.
+        The file may be hostile: whatever is not a model that can be sampled raises :class:`FedsynthError`.
         """
 
 
 class ModelAxis(Protocol):
-    """Interface of the conversion between a model's codes for one column and the column's values.
+    """The conversion between a model's codes for one column and the column's values.
 
     A model may use finer, coarser or other codes than the schema, such as groups of cells or points of a normal axis.
-    ``kind`` names the type of axis in a saved file.
     """
 
     kind: ClassVar[str]
@@ -100,63 +93,49 @@ class ModelAxis(Protocol):
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Convert the model's codes for this column, one per row, to values, shape ``(rows,)``.
 
-        Integers in the result are codes of the schema (bins or positions in a list of values); floats are numbers or
-        times themselves (NaN: missing). ``codes`` has shape ``(rows,)``, or ``(rows, latents)`` for points on latent
-        axes. ``rng`` draws values within a code, if a code stands for several.
+        Integers in the result are codes of the schema; floats are numbers or times themselves (NaN: missing). ``rng``
+        draws values within a code, if a code stands for several.
         """
 
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
-        """Translate a condition on the values of ``column``: return evidence on the codes, and an axis to go with it.
+        """Translate a condition on the values of ``column`` to evidence on the codes, and an axis to go with it.
 
-        The evidence is the probability that the condition holds given a code. The axis replaces this one for rows drawn
-        given the evidence: it converts their codes only to values that meet the condition.
+        The axis replaces this one for rows drawn given the evidence: it converts their codes only to values that meet
+        the condition.
         """
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return this axis (conversion of codes to values) as named arrays, to be saved."""
+        """Return this axis as named arrays."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelAxis:
-        """Restore an axis (conversion of codes to values) from the named arrays of :meth:`to_arrays`.
-
-        They may come from a hostile file: arrays that are no axis raise :class:`FedsynthError`.
-        """
+        """Restore an axis from :meth:`to_arrays`; arrays of a hostile file raise :class:`FedsynthError`."""
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
-        """Raise :class:`InvalidParameter` unless it converts all that a model has ``drawn`` to values of a column.
-
-        ``column`` is the schema's, as sites encode it.
-        """
+        """Raise :class:`InvalidParameter` unless it converts all that a model has ``drawn`` to values of ``column``."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The axis of a column whose model uses the schema's own codes (bins or listed values).
-
-    An axis converts a model's codes to values (:class:`ModelAxis`).
-    """
+    """The axis of a column whose model uses the schema's own codes (bins or listed values)."""
 
     kind: ClassVar[str] = "bins"
 
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return ``codes`` unchanged: they are the schema's codes already. ``rng`` is not used."""
+        """Return ``codes``."""
         return codes
 
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
-        """Translate a condition on the values of ``column``: return evidence on its bins, and an axis to go with it.
-
-        The evidence is the probability that the condition holds given a bin. The axis, unlike bins, can draw numbers
-        from the part of a bin that meets the condition.
-        """
+        """Return evidence on the bins, and an axis that can draw numbers from the part of a bin that meets it."""
         return AdaptiveBins.of_bins(column).given(column, condition)
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return no arrays: the schema alone determines how codes become values."""
+        """Return nothing: the schema alone determines how codes become values."""
         return {}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Bins:
-        """Return the conversion of the schema's own codes to values; ``arrays`` is not needed."""
+        """Return the axis; ``arrays`` is not needed."""
         return cls()
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
@@ -184,7 +163,7 @@ AXES = {axis.kind: f"{axis.__module__}:{axis.__name__}" for axis in _AXES} | {
 
 
 def own_bins(schema: Schema) -> tuple[Bins, ...]:
-    """Return an axis (:class:`Bins`) for each column as sites encode it, for a model of the schema's own codes."""
+    """Return an axis for each stored column, for a model of the schema's own codes."""
     return tuple(Bins() for _ in schema.stored)
 
 
@@ -192,11 +171,10 @@ def own_bins(schema: Schema) -> tuple[Bins, ...]:
 class Synthesizer:
     """A fitted generator of synthetic rows; every method's ``fit`` returns one, and :func:`load` reads a saved one.
 
-    ``model`` draws codes, ``axes`` (one for each column of ``schema.stored``, the columns as sites encode them) convert
-    them to values, and the public ``schema`` turns these into the published table. ``info`` holds JSON values about the
-    fit, such as the method and its measurements. ``statement`` is the privacy statement of the run that fitted it, and
-    ``releases`` summarises its ledger, one line for each kind of release; both are in the file as well, where nobody
-    signs them. They are ``None`` and empty for a model that no federation was asked for.
+    ``model`` draws codes, ``axes`` (one for each stored column) convert them to values, and the public ``schema`` turns
+    these into the published table. ``info`` holds JSON values about the fit. ``statement`` is the privacy statement of
+    the run that fitted it, and ``releases`` summarises its ledger, one line for each kind of release; both are in the
+    file as well, where nobody signs them. They are ``None`` and empty for a model that no federation was asked for.
     """
 
     schema: Schema
@@ -207,7 +185,6 @@ class Synthesizer:
     releases: tuple[Releases, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the synthesizer in a line: columns, records, guarantee."""
         guarantee = "without a privacy statement" if self.statement is None else self.statement.headline
         method = "".join(filter(str.isprintable, str(self.info.get("method", self.model.kind))))[:60]
         return f"<Synthesizer: {method}, {len(self.schema.names)} columns, {self._records} records, {guarantee}>"
@@ -217,7 +194,6 @@ class Synthesizer:
         return f"about {self.model.total:,.0f}"
 
     def __str__(self) -> str:
-        """Return what it is, its privacy statement, and the table of the releases that it was fitted to."""
         parts = [repr(self)[1:-1]]
         if self.statement is not None:
             parts.append(self.statement.text)
@@ -226,7 +202,6 @@ class Synthesizer:
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook."""
         head, *rest = str(self).split("\n\n")
         said = f"<p>{escape(self.statement.text)}</p>" if self.statement is not None else ""
         table = f"<pre>{escape(rest[-1])}</pre>" if self.releases else ""
@@ -243,12 +218,12 @@ class Synthesizer:
         ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers have the resolution of the model's axes,
         which may be finer than the schema's bins. Sampling costs no privacy budget.
 
-        ``where`` holds conditions on all rows, by column: a category's value; a number or time, or an interval
-        ``(low, high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's
-        conditional distribution, directly if the model can, and by rejection sampling otherwise. Raises
-        :class:`SchemaError` for unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and
-        for conditions that cannot be met: such rows have probability 0, some of them still break a rule after 100
-        draws, or fewer than one in 10,000 drawn rows is kept. Neural networks need PyTorch; without it, they raise
+        ``where`` holds conditions on all rows, by column: a category's value; a number or time, or an interval ``(low,
+        high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's conditional
+        distribution, directly if the model can, and by rejection sampling otherwise. Raises :class:`SchemaError` for
+        unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and for conditions that cannot
+        be met: such rows have probability 0, some of them still break a rule after 100 draws, or fewer than one in
+        10,000 drawn rows is kept. Neural networks need PyTorch; without it, they raise
         :class:`~fedsynth.errors.Unsupported`.
 
         If the schema has rules (forbidden combinations of values) or columns derived from others,
@@ -266,11 +241,10 @@ class Synthesizer:
         rng: np.random.Generator | int | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Return synthetic rows as integer codes of the columns as sites encode them, for metrics on codes.
+        """Return synthetic rows as integer codes of the stored columns, for metrics on codes; see :meth:`sample`.
 
-        The columns are ``schema.stored``; a code is a bin or the position in a list of values. Arguments and errors are
-        those of :meth:`sample`. The table also holds the numbers of columns whose axes draw numbers instead of the
-        schema's bins and, if the schema derives columns, of all numeric and datetime columns.
+        The table also holds the numbers of columns whose axes draw numbers instead of the schema's bins and, if the
+        schema derives columns, of all numeric and datetime columns.
         """
         return self._drawn(rows, np.random.default_rng(rng), where).table
 
@@ -290,10 +264,10 @@ class Synthesizer:
     ) -> pd.DataFrame:
         """Return shuffled rows in which all values of the category ``target`` are equally frequent (up to one row).
 
-        ``target`` is the column's name; ``rows`` and ``rng`` are those of :meth:`sample`, and so is the data frame. A
-        missing value counts as one of them. Values to which the model gives no probability are left out, since nothing
-        is known about their rows. Raises :class:`InvalidParameter` for a numeric or datetime column, and otherwise what
-        :meth:`sample` raises with each value as condition.
+        ``rows``, ``rng`` and the data frame are those of :meth:`sample`. A missing value counts as one of them. Values
+        to which the model gives no probability are left out, since nothing is known about their rows. Raises
+        :class:`InvalidParameter` for a numeric or datetime column, and what :meth:`sample` raises with each value as
+        condition.
         """
         at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
         column = self.schema.stored[at]
@@ -332,7 +306,7 @@ class Synthesizer:
         return of
 
     def save(self, path: Path | str) -> None:
-        """Write the synthesizer to a zip archive of JSON and arrays at ``path``, atomically; :func:`load` reads it."""
+        """Write the synthesizer to a zip archive of JSON and arrays at ``path``, atomically."""
         meta, arrays = self.model.to_arrays()
         head = {
             "format": FORMAT,
@@ -365,7 +339,6 @@ class Synthesizer:
         return count
 
     def _given(self, conditions: Mapping[int, Condition]) -> _Rows | None:
-        """Return a sampler of rows that meet the conditions; ``None`` if the model has none."""
         if not conditions:
             return _Rows(self.schema, self.axes, self.model, conditions)
         axes: list[ModelAxis] = list(self.axes)
@@ -394,7 +367,7 @@ class _Rows:
     conditions: Mapping[int, Condition]
 
     def draw(self, rows: int, rng: np.random.Generator) -> _Drawn:
-        """Draw rows and replace invalid ones (by rules or bounds), as far as ``REDRAWS`` draws provide replacements."""
+        """Draw rows and replace invalid ones, as far as ``REDRAWS`` draws provide replacements."""
         table = self._table(rows, rng)
         if not (self.schema.rules or self.schema.derives):
             return _Drawn(table)
@@ -424,7 +397,6 @@ class _Rows:
         return _Drawn(table, share)
 
     def _table(self, rows: int, rng: np.random.Generator) -> Table:
-        """Draw rows: values on the axes, and the schema's codes of these values."""
         codes, numbers = [], {}
         drawn = self.sampler.sample(rows, rng)
         for at, (column, axis, on_axis) in enumerate(zip(self.schema.stored, self.axes, drawn, strict=True)):
@@ -453,8 +425,8 @@ def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArr
 def load(path: Path | str) -> Synthesizer:
     """Return the synthesizer that :meth:`Synthesizer.save` wrote to ``path``; executes nothing from the file.
 
-    Raises :class:`FedsynthError` for a file that is no complete model or was written in a format that this version does
-    not read, and ``OSError`` if there is no such file.
+    Raises :class:`FedsynthError` for a file that is no complete model or of another format, and ``OSError`` if there is
+    no such file.
     """
     data = Path(path).read_bytes()
     try:
@@ -486,7 +458,6 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
-    """Return the synthesizer of a file; raise an error unless schema, axes and model fit one another."""
     schema = Schema.from_toml(head.schema)
     if len(head.axes) != len(schema.stored):
         raise InvalidParameter(f"{len(head.axes)} axes for {len(schema.stored)} columns")

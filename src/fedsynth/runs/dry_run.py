@@ -86,10 +86,10 @@ def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
     """Return a table of ``rows`` random rows in which each column depends on the one before it, ever more weakly.
 
-    In each row, every column has a level, a number between 0 and 1. Column k (numbered from 0) copies the level of
-    column k - 1 with probability 1 / (k + 1), and otherwise draws a uniform one of its own. The first pairs thus depend
-    on each other strongly, the last ones hardly. The square of the level times the column's number of values or bins,
-    rounded down, is the place of the row's one among them: low ones are the most frequent.
+    In each row, every column has a level between 0 and 1. Column k (from 0) copies the level of column k - 1 with
+    probability 1 / (k + 1), and otherwise draws a uniform one of its own. The first pairs thus depend on each other
+    strongly, the last ones hardly. The square of the level gives the place among the column's values or bins: low ones
+    are the most frequent.
     """
     level = rng.random(rows)
     columns = []
@@ -131,20 +131,13 @@ def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: n
 
 
 def tied_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` rows; in each, one uniform random number determines the values or bins of all columns.
-
-    Each column is uniform over its values or bins, and every pair of columns is as dependent as possible. Numbers are
-    drawn at random within their bins.
-    """
+    """Return a table of ``rows`` rows, in each of which one uniform random number determines all values or bins."""
     hidden = rng.random(rows)
     return _table(schema, [np.floor(hidden * size).astype(np.int64) for size in schema.sizes], rng)
 
 
 def equal_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table whose ``rows`` rows have the first value or bin of each column: one cell has all rows.
-
-    Numbers are drawn at random within their bins.
-    """
+    """Return a table whose ``rows`` rows have the first value or bin of each column: one cell has all rows."""
     return _table(schema, [np.zeros(rows, dtype=np.int64) for _ in schema.sizes], rng)
 
 
@@ -171,7 +164,7 @@ Group = tuple[str, str, str]
 
 
 def dealt(table: Table, sites: int, seed: int) -> list[Table]:
-    """Return the rows of ``table`` dealt to ``sites`` sites, at random and evenly; ``seed`` fixes the chance."""
+    """Return the rows of ``table`` dealt to ``sites`` sites, at random and evenly."""
     order = np.random.default_rng(seed).permutation(len(table))
     return [table.take(part) for part in np.array_split(order, sites)]
 
@@ -187,15 +180,13 @@ def dry_run(
 ) -> tuple[Federation, Any]:
     """Fit ``method`` to simulated sites with the random rows ``parts``; return the federation and the synthesizer.
 
-    The federation's ledger has every release and message of the run. ``terms`` are the run's, and ``queries`` are other
-    packages' kinds of questions, as in :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the noise and the
-    method's own random choices.
+    ``queries`` are other packages' kinds of questions, as in :func:`~fedsynth.federation.simulate.federate`. ``seed``
+    fixes the noise and the method's own random choices.
 
     Unless the run ``trains``, which can take hours, its synthesizer is useless, but its questions, costs and sizes are
     those of a deployed run: they do not depend on a network's weights. Sites answer training questions with zeros, and
     of training steps that differ in weights alone, the first is computed and all are entered in the ledger
-    (:meth:`Federation.repeat <fedsynth.federation.federation.Federation.repeat>`). Raises the errors of the run, such
-    as :class:`Unsupported`.
+    (:meth:`Federation.repeat <fedsynth.federation.federation.Federation.repeat>`).
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # made-up rows may be fewer than sites
@@ -230,10 +221,8 @@ def _one_step(ledger: Ledger, times: int) -> Iterator[int]:
 class DryRun:
     """What a forecast reads of one dry run, whose rows are not kept.
 
-    ``sites`` are the names of the sites, and ``ledger`` has the releases and their messages; ``resolution`` says what
-    stands out from the noise. ``servers`` is the traffic of the compute servers under the trust model of three servers
-    (:class:`~fedsynth.federation.trust.Traffic`), zero under others, and ``agreement`` the size of the run's agreement
-    in bytes.
+    ``servers`` is the traffic of compute servers (:class:`~fedsynth.federation.trust.Traffic`), zero without them, and
+    ``agreement`` the size of the run's agreement in bytes.
     """
 
     sites: tuple[str, ...]
@@ -249,7 +238,7 @@ class DryRun:
         return cls(federation.sites, federation.ledger, federation.trust.traffic, told, size)
 
     def per_site(self, weight: Callable[[int, int], int]) -> list[float]:
-        """Return the sum of ``weight(down, up)`` over each site's messages: bytes of the message and of its reply."""
+        """Return the sum of ``weight(down, up)``, of a message's bytes and its reply's, over each site's messages."""
         totals = dict.fromkeys(self.sites, 0)
         for entry in self.ledger.entries:
             for site, down, up in entry.messages():
@@ -257,7 +246,7 @@ class DryRun:
         return [float(total) for total in totals.values()]
 
     def messages(self) -> list[float]:
-        """Return the number of messages to each site: whole numbers."""
+        """Return the number of messages to each site."""
         return self.per_site(lambda down, up: 1)
 
     def sent(self) -> list[int]:
@@ -275,12 +264,7 @@ class DryRun:
         return [float(len(first[site][1])) if site in first else 0.0 for site in self.sites]
 
     def charged(self) -> list[dict[Group, Counter[float]]]:
-        """Return how often each site was charged each price, by group; prices that differ by rounding alone are one.
-
-        A price is a question's cost to one person as one number (:meth:`Budget.price
-        <fedsynth.privacy.cost.Budget.price>`). Rounding changes it by less than an account's tolerance
-        (:data:`fedsynth.privacy.cost.ROUNDING`).
-        """
+        """Return how often each site was charged each price, by group; prices that differ by rounding are one."""
         found: dict[str, dict[Group, Counter[float]]] = {site: {} for site in self.sites}
         for entry in self.ledger.entries:
             group = entry.verb, entry.kind, kind_of(entry.release)
@@ -298,9 +282,9 @@ class DryRun:
 class ForecastRange:
     """The lowest, typical and highest value of a figure over the dry runs of a forecast.
 
-    In a :class:`Forecast`, but for its noise, ``typical`` is the mean over the dry runs on one of the random tables
-    (:func:`steep_rows`). ``low`` and ``high`` include a margin if the dry runs cannot show all cases: if the method's
-    questions differ from one dry run to another, or if it samples sites.
+    In a :class:`Forecast`, but for its noise, ``typical`` is the mean over the dry runs on :func:`steep_rows`. ``low``
+    and ``high`` include a margin if the dry runs cannot show all cases: if the method's questions differ from one dry
+    run to another, or if it samples sites.
     """
 
     low: float
@@ -308,7 +292,7 @@ class ForecastRange:
     high: float
 
     def plus(self, other: ForecastRange, times: float) -> ForecastRange:
-        """Return the range of a sum: this figure, and ``times`` the ``other`` one."""
+        """Return the range of this figure and ``times`` the ``other`` one together."""
         return ForecastRange(
             self.low + times * other.low, self.typical + times * other.typical, self.high + times * other.high
         )
@@ -321,12 +305,11 @@ class ForecastRange:
 
 @dataclass(frozen=True)
 class NoiseForecast:
-    """Noise of one kind of released answer in a forecast: of all answers to one ``kind`` of query by one ``verb``.
+    """Noise of all answers to one ``kind`` of query by one ``verb`` in a forecast.
 
-    ``kind`` names the query (such as ``counts``), and ``verb`` the way in which sites are asked (such as ``sum``). The
-    run releases ``times`` such answers, with ``cells`` cells in total. ``std`` is the noise's standard deviation in a
-    cell, in the unit of the ledger (:attr:`Entry.std <fedsynth.privacy.ledger.Entry.std>`): its lowest,
-    median and highest value over these answers of one dry run.
+    The run releases ``times`` such answers, with ``cells`` cells in total. ``std`` is the noise's standard deviation in
+    a cell, in the unit of the ledger (:attr:`Entry.std <fedsynth.privacy.ledger.Entry.std>`): its lowest, median and
+    highest value over these answers of one dry run.
     """
 
     verb: str
@@ -340,15 +323,15 @@ class NoiseForecast:
 class Forecast:
     """Forecast of a run, from dry runs of its method on random rows.
 
-    ``plan`` lists the questions and their highest costs, for the sites to approve; ``rows`` is the number of rows at
-    all sites together and ``dry_runs`` the number of runs behind the figures. ``exchanges`` counts how often the server
-    sends messages to several sites and waits for the replies. For each site, ``messages`` is the number of messages to
-    it, and ``down`` and ``up`` are the bytes sent to it and by it. ``epsilon`` bounds the cost to one person, at the
-    budget's delta. ``largest`` is the size of the largest message to a site, in bytes. ``stored`` is the most bytes
-    that a site stores until the run is closed, for rows that are counted or streamed; a site with a copy of its rows
-    does not store answers of more than 64 KiB that are not trained. ``servers`` is the number of bytes that three
-    compute servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for private
-    selections, estimated from their numbers of candidates; both are 0 under other trust models than three servers.
+    ``plan`` is for the sites to approve; ``rows`` is the number of rows at all sites together and ``dry_runs`` the
+    number of runs behind the figures. ``exchanges`` counts how often the server sends messages to several sites and
+    waits for the replies. For each site, ``messages`` is the number of messages to it, and ``down`` and ``up`` are the
+    bytes sent to it and by it. ``epsilon`` bounds the cost to one person, at the budget's delta. ``largest`` is the
+    size of the largest message to a site, in bytes. ``stored`` is the most bytes that a site stores until the run is
+    closed, for rows that are counted or streamed; a site with a copy of its rows does not store answers of more than 64
+    KiB that are not trained. ``servers`` is the number of bytes that three compute servers send in total, and
+    ``servers_seconds`` the CPU seconds that each of them needs for private selections, estimated from their numbers of
+    candidates; both are 0 under other trust models.
 
     ``chosen`` says whether the dry runs released different statistics, since the method's queries depend on the data or
     on its own random draws; ``noise``, that of the first dry run, is then only an example. ``resolution`` says, also of
@@ -399,22 +382,18 @@ def forecast(
 ) -> Forecast:
     """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
 
-    ``terms`` are the run's, and ``queries`` are other packages' kinds of questions, as in
-    :func:`~fedsynth.federation.simulate.federate`.
-
-    The method runs ``repeats`` times on a random table of each kind in ``TABLES`` (:func:`even_rows`,
-    :func:`steep_rows` and others), each time with other noise, other cohorts (samples of sites) and other random
-    queries; ``progress`` is called after each of these runs. If the method samples sites, it runs once more on each
-    table with every site in every cohort, so that each takes part in as many rounds as one site can. Fits are
+    ``terms`` and ``queries`` are those of :func:`dry_run`. The method runs ``repeats`` times on a random table of each
+    kind in ``TABLES`` (:func:`even_rows`, :func:`steep_rows` and others), each time with other noise, cohorts and
+    random queries; ``progress`` is called after each of these runs. If the method samples sites, it runs once more on
+    each table with every site in every cohort, so that each takes part in as many rounds as one site can. Fits are
     shortened, since they only affect which queries are chosen, and the rows are random anyway.
 
-    The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
-    cost) each (:class:`~fedsynth.federation.agreement.PlannedQuestion`). Slots on which all dry runs agree are in the
-    plan as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the
-    largest number and price seen; so do all slots of a method that ``apportions`` its budget by released numbers. Slots
-    for tables also have the largest ones of the method's questions: ``limits``, which the method declares
-    (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do not bound what a
-    method that looks at answers may ask.
+    The forecast's plan consists of slots (:class:`~fedsynth.federation.agreement.PlannedQuestion`). Slots on which all
+    dry runs agree are in the plan as they are. Others, which depend on the data or on the samples of sites, allow up to
+    ``headroom`` times the largest number and price seen; so do all slots of a method that ``apportions`` its budget by
+    released numbers. Slots for tables also have the largest ones of the method's questions: ``limits``, which the
+    method declares (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do not
+    bound what a method that looks at answers may ask.
 
     Raises :class:`InvalidParameter` if ``rows``, ``sites``, ``repeats`` or ``headroom`` is below 1, and
     :class:`Unsupported` for a budget without limit: a run without noise has no finite price to approve.
@@ -468,8 +447,7 @@ def forecast(
 
 @dataclass(frozen=True, eq=False)
 class _Figures:
-    """Summary figures of the ``usual`` dry runs, whose ``first`` ones are typical, and of those with all sites
-    (``most``).
+    """Summary figures of the ``usual`` dry runs, the ``first`` of them typical, and of those with all sites (``most``).
 
     The dry runs show the extreme effects of rows on sizes, and the largest number of rounds for a site. Of the method's
     adaptive choices, its random draws and the samples of sites they are only a sample, hence a margin is added. No site
@@ -575,7 +553,7 @@ def _slots(
 
 
 def _weakest(group: Group, ledgers: Sequence[Ledger], headroom: float = 1.0) -> dict[str, Any]:
-    """Return the limits of a slot for releases on sampled rows (none for others): the weakest of those in ``ledgers``.
+    """Return the limits of a slot for releases on sampled rows: the weakest of those in ``ledgers`` (none for others).
 
     With ``headroom`` its noise may be that many times smaller, so that the price is the limit.
     """

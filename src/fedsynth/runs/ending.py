@@ -56,10 +56,7 @@ class _Waiting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def note_end(folder: Path, run: str, sites: Collection[str]) -> None:
-    """Note which ``sites`` have to acknowledge the end of a ``run`` of the federation in ``folder``.
-
-    Call it before the run's folder appears among the complete runs; until then, nobody is told.
-    """
+    """Note, before a run's folder appears among the complete ones, which ``sites`` have to acknowledge its end."""
     write_private(folder / "state" / run / _FILE, msgspec.json.encode(_Waiting(FORMAT, tuple(sites))))
 
 
@@ -85,9 +82,9 @@ def tell_ends(
 ) -> None:
     """Tell all sites that have not acknowledged the end of a complete run of the federation in ``folder``.
 
-    ``transport`` carries the messages; sites in this process are not told, since they end with it. ``coordinator``
-    signs them, and ``keys`` are the public identity keys of the federation's sites by name.
-    Acknowledgements are waited for at most ``patience`` seconds. An error is a warning in the log.
+    Sites in this process are not told, since they end with it. ``keys`` are the public identity keys of the
+    federation's sites by name. Acknowledgements are waited for at most ``patience`` seconds. An error is a warning in
+    the log.
     """
     if not isinstance(transport, NoticeTransport):
         return

@@ -61,47 +61,47 @@ class RunFolder:
 
     @property
     def run_file(self) -> Path:
-        """Path of ``run.toml``: the job, with versions and digests."""
+        """``run.toml``: the job, with versions and digests."""
         return self.path / "run.toml"
 
     @property
     def schema_file(self) -> Path:
-        """Path of ``schema.toml``: the public schema."""
+        """``schema.toml``: the public schema."""
         return self.path / "schema.toml"
 
     @property
     def ledger_file(self) -> Path:
-        """Path of ``ledger.json``: every released answer with its noise and cost, and the privacy statement."""
+        """``ledger.json``: every released answer with its noise and cost, and the privacy statement."""
         return self.path / "ledger.json"
 
     @property
     def model_file(self) -> Path:
-        """Path of ``model.fedsynth``: the fitted synthesizer."""
+        """``model.fedsynth``: the fitted synthesizer."""
         return self.path / "model.fedsynth"
 
     @property
     def transcript(self) -> Path:
-        """Path of ``transcript``: every question, and every answer except a site's exact counts."""
+        """``transcript``: every question, and every answer except a site's exact counts."""
         return self.path / "transcript"
 
     @property
     def rows_key(self) -> Path:
-        """Path of ``rows.key``: the key of a simulated run's rows, which must not be published."""
+        """``rows.key``: the key of a simulated run's rows, which must not be published."""
         return self.path / "rows.key"
 
     @property
     def scores_file(self) -> Path:
-        """Path of ``scores.json``: the scores of an evaluation."""
+        """``scores.json`` of an evaluation."""
         return self.path / "scores.json"
 
     @property
     def page(self) -> Path:
-        """Path of ``report.html``: the report of an evaluation."""
+        """``report.html`` of an evaluation."""
         return self.path / "report.html"
 
     @property
     def table_file(self) -> Path:
-        """Path of the synthetic rows; raises :class:`~fedsynth.errors.FedsynthError` if ``run.toml`` is missing."""
+        """The synthetic rows; raises :class:`~fedsynth.errors.FedsynthError` if ``run.toml`` is missing."""
         return self.path / f"synthetic.{self.job.format}"
 
     @property
@@ -120,10 +120,7 @@ class RunFolder:
 
     @cached_property
     def job(self) -> Job:
-        """The job in ``run.toml``: all settings of the run.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` if the file is missing or describes none.
-        """
+        """The job in ``run.toml``; raises :class:`~fedsynth.errors.FedsynthError` if there is none."""
         self.require(self.run_file)
         return Job.load(self.run_file)
 
@@ -140,10 +137,7 @@ class RunFolder:
 
     @cached_property
     def ledger(self) -> LedgerFile:
-        """The server's ledger: every released answer with its noise and cost, and the privacy statement.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` for a file that is no ledger or has no statement.
-        """
+        """The server's ledger; raises :class:`~fedsynth.errors.FedsynthError` for one without a statement, or none."""
         ledger = LedgerFile.read(self.ledger_file)
         if ledger.statement is None or not {"private", "seeded"} <= set(ledger.statement):
             raise FedsynthError(f"{self.ledger_file} has no statement of the guarantee; run the job again")
@@ -158,7 +152,7 @@ class RunFolder:
 
     @property
     def trust(self) -> Trust:
-        """The run's trust model (who adds the noise), with the sites' public identity keys where it needs them.
+        """The run's trust model, with the sites' public identity keys where it needs them.
 
         Raises :class:`~fedsynth.errors.FedsynthError` if ``run.toml`` lacks keys on which the noise depends.
         """
@@ -174,10 +168,7 @@ class RunFolder:
         return trust.with_roster(roster)
 
     def hidden(self) -> SmallGroups | None:
-        """Return which groups of rows noise hides, as the info of the run's model says; ``None`` if nothing says it.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` for a model that is damaged or of another version.
-        """
+        """Return which groups of rows noise hides, as the info of the run's model says; ``None`` if nothing says it."""
         found = self.synthesizer().info.get("resolution") if self.model_file.is_file() else None
         try:
             return None if found is None else msgspec.convert(found, SmallGroups)
@@ -226,11 +217,9 @@ class RunFolder:
         return found
 
     def synthetic(self) -> Table:
-        """Return the published synthetic rows, encoded under the plain form of the run's schema.
+        """Return the published synthetic rows, encoded under ``schema.plain()``.
 
-        The plain form (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`) has each column by itself, without
-        relations to others. Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by
-        hand.
+        Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by hand.
         """
         return read_whole(self.table_file, self.schema.plain(), self.schema, written_kind(self.table_file))
 
@@ -254,9 +243,8 @@ class RunFolder:
     ) -> None:
         """Write the files of a complete run except its transcript.
 
-        ``synthetic`` holds the rows to publish; ledger and schema are taken from ``federation``. ``target`` is the path
-        that this directory will have in the end: relative paths in ``run.toml`` start there. ``made`` are further
-        entries of its section ``[made]``, such as the digest of the rows.
+        ``synthetic`` holds the rows to publish. ``target`` is the path that this directory will have in the end:
+        relative paths in ``run.toml`` start there. ``made`` are further entries of its section ``[made]``.
         """
         from fedsynth.data.read import write_frame
         from fedsynth.data.spreadsheet import spreadsheet_safe
@@ -285,7 +273,7 @@ class RunFolder:
         """Write ``rows.key``, readable by its owner only; return the digest of the rows under it (hex, HMAC-SHA-256).
 
         ``run.toml`` records this digest, by which :meth:`rows` later finds out whether the data have changed. ``key``
-        are 32 bytes. ``rows`` is the data of a simulated run; the digest covers all of its rows, as before the split.
+        are 32 bytes. The digest covers all ``rows``, as before the split.
         """
         write_private(self.rows_key, key.hex())
         return _keyed(key, rows)
@@ -293,11 +281,10 @@ class RunFolder:
 
 @contextmanager
 def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator[RunFolder]:
-    """A context manager (for a ``with`` block) that yields an empty directory, to be filled with the files of a run.
+    """A context manager that yields an empty directory, to be filled with the files of a run.
 
-    It becomes ``out`` when the block ends, and is deleted if the block raises an error. ``mode`` are the permissions of
-    the finished directory. An existing ``out`` is replaced only with ``force``, only if a run wrote it, and only once
-    the new one is complete; otherwise :class:`~fedsynth.errors.FedsynthError` is raised.
+    It becomes ``out``, with the permissions ``mode``, when the block ends, and is deleted if the block raises an error.
+    An existing ``out`` is replaced only as :func:`refuse_existing` allows, and only once the new one is complete.
     """
     refuse_existing(out, force=force)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -333,10 +320,10 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 def read_whole(file: Path, schema: Schema, agreed: Schema, records: Records | None = None, person: str = "") -> Table:
     """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
-    ``file`` is a CSV or Parquet file, and ``records`` the kind of a CSV file. If ``person`` names a column, which need
-    not be in the schema, the table has the persons of its rows. The log says which values are changed, and which
-    columns of the file are ignored because the ``agreed`` schema, whose plain form ``schema`` is, does not name them.
-    Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if a column is
+    ``records`` is the kind of a CSV file. If ``person`` names a column, which need not be in the schema, the table has
+    the persons of its rows. The log says which values are changed, and which columns of the file are ignored because
+    the ``agreed`` schema, whose plain form ``schema`` is, does not name them. Raises
+    :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if a column is
     missing or unreadable.
     """
     from fedsynth.data.read import PersonLimit, read_table
@@ -353,10 +340,7 @@ def read_whole(file: Path, schema: Schema, agreed: Schema, records: Records | No
 
 
 def written_kind(file: Path) -> Records | None:
-    """Return the kind of a CSV file of synthetic rows, as fedsynth and pandas write it; ``None`` for another file.
-
-    Its cells hold newlines if categories of the schema do.
-    """
+    """Return the kind of a CSV file of synthetic rows, whose cells may hold newlines; ``None`` for another file."""
     return "rfc4180" if is_csv(file) else None
 
 

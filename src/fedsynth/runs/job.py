@@ -59,7 +59,6 @@ class Deployment(Settings, frozen=True):
     """Public identity key (hexadecimal) of each site by name; `fedsynth deploy admit` writes them."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid settings before any site is asked."""
         super().__post_init__()
         if not _RUN.fullmatch(self.run):
             raise FedsynthError(
@@ -75,12 +74,12 @@ class Deployment(Settings, frozen=True):
 
     @property
     def least(self) -> int:
-        """Number of sites that must answer in every round: ``min_sites``, by default all."""
+        """``min_sites``, by default the number of all sites."""
         return len(self.sites) if self.min_sites is None else self.min_sites
 
     @property
     def identities(self) -> dict[str, bytes]:
-        """The public identity key (32 bytes) of each site, with which it signs its replies.
+        """The public identity key (32 bytes) of each site.
 
         Raises :class:`~fedsynth.errors.FedsynthError` if ``peers`` lacks one, or holds something else.
         """
@@ -195,7 +194,6 @@ class Job(Settings, frozen=True):
     deployment: Deployment | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid settings before rows are read or a site is asked."""
         super().__post_init__()
         if self.deployment is None:
             return
@@ -233,12 +231,12 @@ class Job(Settings, frozen=True):
 
     @property
     def budget(self) -> Budget:
-        """The (epsilon, delta) limit on the total cost of all releases to one person."""
+        """The (epsilon, delta) limit on the total cost."""
         return budget_of(self.epsilon, self.delta)
 
     @property
     def unit(self) -> Unit:
-        """The unit of protection: a person with at most so many rows at each of so many sites."""
+        """The unit of protection."""
         return Unit(self.rows_per_person, self.sites_per_person)
 
     @property
@@ -252,7 +250,7 @@ class Job(Settings, frozen=True):
         return self.deployment
 
     def terms(self, schema: Schema) -> Terms:
-        """Return the run's terms under ``schema``: what is protected, and by what."""
+        """Return the run's terms under ``schema``."""
         settings = settings_of(trust_named(self.trust, self.trust_options))
         return Terms(schema, self.budget, self.trust, settings, self.unit, self.public_sizes)
 
@@ -261,13 +259,11 @@ class Job(Settings, frozen=True):
         return hashlib.sha256(f"{replace(self, schema='').to_toml()} {schema.digest}".encode()).hexdigest()
 
     def build_method(self, schema: Schema | None = None) -> Method:
-        """Return the job's method with its options and its workload set, ready for ``fit``.
+        """Return the job's method with its options, workload and target set, ready for ``fit``.
 
         Without a ``schema``, options that name columns and the workload stay unset, which suffices to check the others.
-        A method with an unset option ``target`` gets the job's target. Raises :class:`~fedsynth.errors.Unsupported` for
-        an unknown method or option and for a workload that the method cannot take,
-        :class:`~fedsynth.errors.InvalidParameter` for an invalid value of an option, and
-        :class:`~fedsynth.errors.SchemaError` for an unknown column.
+        Raises :class:`~fedsynth.errors.Unsupported` for an unknown method and for a workload that the method cannot
+        take, and the errors of :func:`~fedsynth.methods.registry.read_options`.
         """
         kind: type[Method] = find_method(self.method).kind
         options = dict(self.options)
@@ -285,7 +281,7 @@ class Job(Settings, frozen=True):
         return dataclasses.replace(method, workload=workload)  # type: ignore[type-var]
 
     def build_trust(self) -> Trust:
-        """Return the trust model (who adds the noise) with its parameters and, in a deployment, with the sites' keys.
+        """Return the trust model with its parameters and, in a deployment, with the sites' keys.
 
         Raises :class:`~fedsynth.errors.Unsupported` for an unknown name, and :class:`~fedsynth.errors.InvalidParameter`
         for an unknown or invalid parameter.
@@ -307,10 +303,10 @@ class Job(Settings, frozen=True):
 
     @classmethod
     def from_toml(cls, text: str, what: str = "the run file") -> Self:
-        """Return the job that a TOML text describes; its section ``[made]``, a record of a finished run, is ignored.
+        """Return the job of a TOML text, without its section ``[made]``; ``what`` names the text in messages.
 
-        ``what`` names the text in error messages. Raises :class:`~fedsynth.errors.FedsynthError` for text that is not
-        TOML, is of another format, or has an unknown or invalid entry.
+        Raises :class:`~fedsynth.errors.FedsynthError` for text that is not TOML, is of another format, or has an
+        unknown or invalid entry.
         """
         content = parse_toml(text, what)
         content.pop("made", None)
@@ -325,10 +321,7 @@ class Job(Settings, frozen=True):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a job file; relative paths in it, which start at its folder, are made relative to the current directory.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` for a file that does not describe a job, and ``OSError``.
-        """
+        """Read a job file; relative paths in it start at its folder and are made relative to the current directory."""
         home = path.parent.resolve()
         return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
 
@@ -337,7 +330,6 @@ class Job(Settings, frozen=True):
         return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
 
     def _with_paths(self, moved: Callable[[str], str]) -> Self:
-        """Return the job with its relative paths ``moved``."""
         paths = {"schema": self.schema, "data": "" if _is_address(self.data) else self.data}
         found = {name: moved(path) for name, path in paths.items() if path and not os.path.isabs(path)}
         return replace(self, **found)
@@ -390,11 +382,11 @@ def budget_of(epsilon: float, delta: float) -> Budget:
 
 
 def parse_workload(text: str, columns: int) -> Workload:
-    """Return the marginals that a text such as ``3:64`` asks for, as tuples of column positions.
+    """Return the marginals that a text such as ``3:64`` asks for, as tuples of positions of ``columns`` columns.
 
     The text is ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED``: all sets of ORDER columns, or COUNT of them drawn at
-    random by SEED (default 0); all as well if COUNT is 0 or there are fewer. ``columns`` is the number of columns; a
-    larger ORDER counts as ``columns``. Raises :class:`~fedsynth.errors.Unsupported` for any other text.
+    random by SEED (default 0); all as well if COUNT is 0 or there are fewer. A larger ORDER counts as ``columns``.
+    Raises :class:`~fedsynth.errors.Unsupported` for any other text.
     """
     try:
         order, count, seed = ([int(part) for part in text.split(":")] + [0, 0])[:3]

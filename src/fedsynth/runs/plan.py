@@ -50,11 +50,10 @@ _QUARTER = 4  # the second run, which measures the effect of the number of rows,
 class PlannedRun:
     """The public facts of a planned run, for advice on it: schema, sizes, budget and privacy terms, but no rows.
 
-    ``terms`` are the run's, ``rows`` is the number of rows of all sites together, and ``sites`` the number of sites.
-    ``partition`` says how rows are spread over sites, as ``--partition`` of ``fedsynth simulate`` does. Raises
-    :class:`~fedsynth.errors.InvalidParameter` for fewer rows than sites, :class:`~fedsynth.errors.Unsupported` for a
-    budget without limit and a partition that cannot split a table, and :class:`~fedsynth.errors.SchemaError` for one
-    that names an unknown column.
+    ``rows`` is the number of rows of all sites together. ``partition`` says how rows are spread over sites, as
+    ``--partition`` of ``fedsynth simulate`` does. Raises :class:`~fedsynth.errors.InvalidParameter` for fewer rows than
+    sites, :class:`~fedsynth.errors.Unsupported` for a budget without limit and a partition that cannot split a table,
+    and :class:`~fedsynth.errors.SchemaError` for one that names an unknown column.
     """
 
     terms: Terms
@@ -63,7 +62,6 @@ class PlannedRun:
     partition: str = "iid"
 
     def __post_init__(self) -> None:
-        """Refuse invalid settings."""
         if min(self.rows, self.sites) < 1:
             raise InvalidParameter("--rows and --sites must both be at least 1")
         if self.rows < self.sites:
@@ -76,18 +74,11 @@ class PlannedRun:
 
     @property
     def made_rows(self) -> int:
-        """Number of rows of each random table: as planned or, where that is slow, fewer.
-
-        Fewer means the largest of a million divided by the number of columns, 5,000, and 50 for each site.
-        """
+        """Rows of each random table: as planned, at most the largest of 10^6 / columns, 5,000 and 50 per site."""
         return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.terms.schema.sizes)))
 
     def dealing(self) -> Partition:
-        """Return the partition object that splits a random table over the sites.
-
-        Raises :class:`~fedsynth.errors.Unsupported` if ``partition`` generates its own rows (``synthfs``) or is
-        unknown, and :class:`~fedsynth.errors.SchemaError` if it names an unknown column.
-        """
+        """Return the partition that splits a random table over the sites; raises errors for one that cannot."""
         found = parse_partition(self.partition, self.terms.schema)
         if isinstance(found, SynthFS):
             raise Unsupported(f"--partition {self.partition} cannot split a table; use iid, quantity:A or label-skew:A")
@@ -114,8 +105,8 @@ class PlannedTrial:
     All errors are mean L1 distances (0 to 2) between the marginals (shares of rows with each value or pair of values)
     of the random table and those of other rows: ``one_way`` and ``two_way`` for the synthetic rows, over single columns
     and pairs. For comparison, ``uniform`` is the error over pairs of uniform random rows, and ``single`` that of the
-    synthetic rows with each column shuffled, which removes all dependence. ``shape`` names the kind of table (a key of
-    :data:`SHAPES`). ``resolution`` says what stands out from the noise, in rows of the planned run.
+    synthetic rows with each column shuffled, which removes all dependence. ``shape`` is a key of :data:`SHAPES`.
+    ``resolution`` says what stands out from the noise, in rows of the planned run.
     """
 
     shape: str
@@ -130,12 +121,11 @@ class PlannedTrial:
 class Advice:
     """Expected results of one method in a planned run, estimated on ``tables`` random tables.
 
-    ``method`` is its name. ``one_way`` and ``two_way`` are the expected errors of single columns and of pairs: mean L1
-    distances (0 to 2) between the marginals (shares of rows with each value or pair of values) of the rows and of the
-    synthetic ones. ``resolution`` has the smallest groups that stand out from the noise, and warnings, from a run on
-    the first table. ``epsilon`` is the epsilon needed for a
-    wanted error; ``None`` if none was wanted or found. ``verdict`` and ``search`` say in words how good the results are
-    and how that search ended. If the method could not run, there are no errors, and ``verdict`` gives the reason.
+    ``one_way`` and ``two_way`` are the expected errors of single columns and of pairs (:class:`PlannedTrial`).
+    ``resolution`` has the smallest groups that stand out from the noise, and warnings, from a run on the first table.
+    ``epsilon`` is that needed for a wanted error; ``None`` if none was wanted or found. ``verdict`` and ``search`` say
+    in words how good the results are and how that search ended. If the method could not run, there are no errors, and
+    ``verdict`` gives the reason.
     """
 
     method: str
@@ -152,9 +142,8 @@ class Advice:
 class AdviceTable:
     """Advice on every method for a planned run, the method with the smallest error of pairs first.
 
-    ``rows`` is the planned number of rows of all sites, ``made_rows`` the number of rows of each random table, and
-    ``tables`` the number of random tables. ``complete`` is ``False`` if time ran out before every method ran on all of
-    them.
+    ``rows`` is the planned number of rows, ``made_rows`` that of each of the random ``tables``. ``complete`` is
+    ``False`` if time ran out before every method ran on all of them.
     """
 
     rows: int
@@ -185,14 +174,13 @@ class AdviceTable:
         return pd.DataFrame(lines)
 
     def __str__(self) -> str:
-        """Return the frame as text."""
         return str(self.frame.to_string(index=False))
 
     def _repr_html_(self) -> str:
         return str(self.frame.to_html(index=False))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the advice as JSON values: the fields by name, nested like the classes."""
+        """Return the advice as JSON values."""
         return dataclasses.asdict(self)
 
 
@@ -208,14 +196,13 @@ def advise(
     """Estimate the errors of ``methods`` (by name) in a planned run on random tables, without reading a row.
 
     Every method runs in a simulation over ``tables`` random tables of each kind in :data:`SHAPES`. After ``seconds`` no
-    further run is started, and the advice uses the runs so far; every method runs on the first table anyway. ``wanted``
-    is an error of pairs of columns (a mean L1 distance, above 0 and below 2) for which the needed epsilon is searched;
-    ``None``: no search. ``progress(what, done, total)`` is called after each run. A method that cannot run is listed
-    with the reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
+    further run is started; every method runs on the first table anyway. ``wanted`` is an error of pairs of columns
+    (above 0 and below 2) for which the needed epsilon is searched (:func:`epsilon_for`). A method that cannot run is
+    listed with the reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
 
     If more rows are planned than a random table has, the noise relative to the rows is kept as planned
-    (:meth:`PlannedRun.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a
-    second run over a quarter of the rows measures it, and the excess is subtracted.
+    (:meth:`PlannedRun.at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second run
+    over a quarter of the rows measures it, and the excess is subtracted.
     """
     if min(tables, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
         raise InvalidParameter("--tables and --seconds must be positive, and --wanted above 0 and below 2")
@@ -246,10 +233,9 @@ def advise(
 def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float | None, str]:
     """Return the smallest epsilon at which an error is at most ``wanted``, and the result in words.
 
-    ``error(epsilon)`` returns the error under that epsilon. The search bisects :data:`EPSILONS` (1/32 to 64), assuming
-    that the error does not grow with epsilon, and interpolates the logarithm of epsilon between the two neighbours
-    around the wanted error: a smaller wanted error never gets a smaller epsilon. The epsilon is ``None`` if even the
-    largest one does not suffice.
+    The search bisects :data:`EPSILONS` (1/32 to 64), assuming that ``error(epsilon)`` does not grow, and interpolates
+    the logarithm of epsilon between the two neighbours around the wanted error: a smaller wanted error never gets a
+    smaller epsilon. The epsilon is ``None`` if even the largest one does not suffice.
     """
     known: dict[int, float] = {}
 
@@ -308,11 +294,7 @@ class _Runs:
 
 
 def trial(planned: PlannedRun, method: Method, shape: str, seed: int) -> PlannedTrial:
-    """Run a method in a simulation over one random table, and return its errors and its noise.
-
-    ``shape`` is a key of :data:`SHAPES`, which says how strongly the table's columns depend on each other; ``seed``
-    fixes table and noise. Raises the errors of the run.
-    """
+    """Run a method over one random table of a ``shape`` in :data:`SHAPES`; return its errors and its noise."""
     table = likely_rows(planned.terms.schema, planned.made_rows, SHAPES[shape], np.random.default_rng(seed))
     found = _simulated(planned, method, table, shape, seed)
     few = len(table) // _QUARTER
@@ -392,7 +374,6 @@ def _advice(name: str, trials: Sequence[PlannedTrial], rows: int) -> Advice:
 
 
 def _verdict(trials: Sequence[PlannedTrial], rows: int, cell: float | None) -> str:
-    """Return a verdict in words on the quality under the noise."""
     if cell is not None and cell >= rows:
         return f"the table would be noise: a cell of all {rows:,} rows is not twice its noise"
     if statistics.median(one.two_way / max(one.uniform, 1e-9) for one in trials) >= NOISE:

@@ -51,9 +51,8 @@ _DRAWN = 100_000  # rows drawn, at most, to find the groups that noise hides
 class RunResult:
     """The results of a run, and the directory that holds them.
 
-    ``folder`` is that directory, ``synthesizer`` the fitted model, and ``synthetic`` the rows drawn from it, as
-    published. ``ledger`` lists every released answer with its noise and privacy cost; ``statement`` says what is
-    guaranteed. ``lost`` names the sites that missed a round, and ``hidden`` the groups of rows that noise hides.
+    ``synthetic`` are the rows drawn from the ``synthesizer``, as published. ``lost`` names the sites that missed a
+    round, and ``hidden`` the groups of rows that noise hides.
     """
 
     folder: Path
@@ -75,10 +74,9 @@ class SimulatedRun(RunResult):
 def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progress = ignore_progress) -> SimulatedRun:
     """Run a job over sites that are simulated in this process, and write the directory ``out``, whole or not at all.
 
-    With ``force``, a directory that an earlier run wrote is replaced. ``progress(what, done, total)`` is called after
-    each step of the work. Raises :class:`~fedsynth.errors.FedsynthError` if ``out`` exists and may not be replaced,
-    :class:`~fedsynth.errors.Unsupported` for the job of a deployment and for a target without a hold-out, and any error
-    of the run itself; then nothing is written.
+    With ``force``, a directory that an earlier run wrote is replaced. Raises :class:`~fedsynth.errors.FedsynthError` if
+    ``out`` exists and may not be replaced, :class:`~fedsynth.errors.Unsupported` for the job of a deployment and for a
+    target without a hold-out, and any error of the run itself; then nothing is written.
     """
     refuse_existing(out, force=force)
     if job.deployment is not None:
@@ -144,16 +142,14 @@ def run_deployed(
     progress: Progress = ignore_progress,
     watch: Callable[[Transport], Transport] = watch_nothing,
 ) -> RunResult:
-    """Run a job of real sites over a transport, which carries messages to them; an interrupted run is resumed.
+    """Run a job of real sites over a transport; an interrupted run is resumed.
 
-    ``folder`` is the server's, with the coordinator's secret. If the job names a plan, it holds that plan as
-    ``plan.toml``, the list of questions with their privacy costs that the sites approved: the privacy statement then
-    gives the epsilon of that plan by exact accounting, if it is smaller than the budget's.
-    ``folder/state/RUN`` keeps what resuming needs (the server's secret
-    and the transcript, which records all messages), and ``folder/runs/RUN`` appears when the run is complete.
-    The sites are then told that the run has ended (:mod:`~fedsynth.runs.ending`), which waits for them only shortly.
-    ``progress(what, done, total)`` is called after each step of the work; ``watch`` may wrap the transport, and then
-    sees only messages that are really sent, none that a resumed run takes from the transcript.
+    ``folder`` is the server's, with the coordinator's secret and, if the job names one, the plan that the sites
+    approved, as ``plan.toml``: the privacy statement then gives the epsilon of that plan by exact accounting, if it is
+    smaller than the budget's. ``folder/state/RUN`` keeps what resuming needs (the server's secret and the transcript),
+    and ``folder/runs/RUN`` appears when the run is complete. The sites are then told that the run has ended
+    (:mod:`~fedsynth.runs.ending`). ``watch`` may wrap the transport, and then sees only messages that are really sent,
+    none that a resumed run takes from the transcript.
 
     Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
     :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere and for a job without
@@ -207,10 +203,7 @@ def run_deployed(
 
 
 def _agreement(path: Path, job: Job, method: Method, terms: Terms) -> Agreement:
-    """Return the agreement of a deployed run: the approved plan, read from ``path``, or one without listed questions.
-
-    Raises :class:`FedsynthError` if the job names a plan, and ``path`` holds another one or none.
-    """
+    """Return the approved plan that the job names, read from ``path``, or an agreement without listed questions."""
     deployment = job.deployed
     own = Agreement.of(terms, len(deployment.sites), job.method, method, roster_digest(deployment.identities))
     if not deployment.plan:
@@ -257,10 +250,7 @@ def _forewarned(job: Job, method: Method, rows: Split) -> NoiseRecord:
 def with_hidden_groups(
     synthesizer: Synthesizer, federation: Federation, target: str = ""
 ) -> tuple[Synthesizer, SmallGroups]:
-    """Return a fitted synthesizer whose info names the groups of rows that noise hides, and these groups.
-
-    ``federation`` is that of the finished run, and ``target`` the name of the column to predict, if there is one.
-    """
+    """Return a fitted synthesizer whose info names the groups of rows that noise hides, and these groups."""
     total = synthesizer.model.total
     drawn = synthesizer.sample_table(min(max(1, round(total)), _DRAWN), federation.rng)
     hidden = small_groups(federation, drawn, total, target)
@@ -269,7 +259,6 @@ def with_hidden_groups(
 
 
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
-    """Fit the method, sample the job's synthetic rows, and name the groups that noise hides."""
     synthesizer = method.fit(federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
     target = job.target or str(job.options.get("target", ""))

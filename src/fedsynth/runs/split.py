@@ -30,10 +30,10 @@ from fedsynth.schema import Schema
 class Split:
     """The data of a simulated run after it was split: one table per site, and the hold-out, which no site has.
 
-    All tables are encoded under ``schema``. ``holdout`` is ``None`` if the job keeps no rows back. ``digest``
-    identifies all rows that fit (and their persons, if they are known), before the split; ``left_out`` counts those
-    that did not fit the schema. ``looks_at_other_rows`` says whether the place of a row depends on other rows, so that
-    the guarantee does not hold for readers who know how the rows were split.
+    All tables are encoded under ``schema``. ``digest`` identifies all rows that fit (and their persons, if they are
+    known), before the split; ``left_out`` counts those that did not fit the schema. ``looks_at_other_rows`` says
+    whether the place of a row depends on other rows, so that the guarantee does not hold for readers who know how the
+    rows were split.
     """
 
     schema: Schema
@@ -85,10 +85,9 @@ def read_rows(
 ) -> Table:
     """Return the rows of a table that fit its schema; the log says which do not.
 
-    ``data`` is a file, a database's address, or ``demo:rand-hie`` for the demo's table, which has a schema of its own;
-    ``schema`` is a schema file, without which one is drafted, ``records`` the kind of a CSV file, and ``persons`` the
-    limit on a person's rows. Raises :class:`~fedsynth.errors.Unsupported` for ``records`` of the demo's table, and the
-    errors of :func:`~fedsynth.data.read.read_fitting`.
+    ``data`` is a file, a database's address, or ``demo:rand-hie`` for the demo's table, which has a schema of its own.
+    Without a ``schema`` file, a schema is drafted. Raises :class:`~fedsynth.errors.Unsupported` for ``records`` of the
+    demo's table, and the errors of :func:`~fedsynth.data.read.read_fitting`.
     """
     if data == DEMO_DATA:
         if records:
@@ -100,7 +99,6 @@ def read_rows(
 
 
 def _divided(table: Table, job: Job, how: Partition, split_seed: int, key: bytes) -> tuple[list[Table], Table | None]:
-    """Return the sites' tables, and the hold-out if the job has one."""
     if job.public_sizes and isinstance(how, IID | Quantity):
         secret = hmac.digest(key, b"permutation of rows", "sha256")
         place = dealt(table, job.holdout, job.sites, how, split_seed, secret)

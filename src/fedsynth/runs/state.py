@@ -23,10 +23,10 @@ COORDINATOR = "coordinator.key"  # beside the job: the secret that signs request
 
 
 def load_coordinator(folder: Path) -> Keys:
-    """Load the coordinator's secret from a federation's folder: the key that signs requests and opens sealed answers.
+    """Load the coordinator's secret: the key that signs requests and opens sealed answers.
 
-    The secret is never created here, since sites answer only the coordinator whose key they got when they joined.
-    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
+    It is never created here, since sites answer only the coordinator whose key they got when they joined. Raises
+    :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
     """
     file = folder / COORDINATOR
     if not file.is_file():
@@ -47,11 +47,10 @@ def load_coordinator(folder: Path) -> Keys:
 
 @contextmanager
 def claimed(state: Path) -> Iterator[None]:
-    """A context manager (for a ``with`` block) that locks a run for this process until the block ends; yields nothing.
+    """A context manager that locks a run for this process; ``state`` is its state folder, created if missing.
 
-    ``state`` is the run's state folder; it is created if it is missing. If two servers asked under one run name, the
-    sites would be charged for the questions of both. Raises :class:`~fedsynth.errors.FedsynthError` if another process
-    holds the lock.
+    If two servers asked under one run name, the sites would be charged for the questions of both. Raises
+    :class:`~fedsynth.errors.FedsynthError` if another process holds the lock.
     """
     with (private_folder(state) / "lock").open("w") as file:
         try:
@@ -85,17 +84,14 @@ class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WitnessTransport:
     """Wraps a run's transport, and stores the last audit row that each reply names before it passes the reply on.
 
-    An audit row is an entry of a site's own record of charges; each reply names the site's last one. A site whose
-    account was restored from an old backup lacks the row that the server saw and names in its requests, and so refuses
-    them; this works even after a power failure at the server. ``seen`` maps names of sites to the last row seen in this
-    run and earlier ones. All runs of a federation share the file, which keeps the newest row of each site.
+    A site whose account was restored from an old backup lacks the row that the server saw and names in its requests,
+    and so refuses them; this works even after a power failure at the server. ``seen`` maps names of sites to the last
+    row seen in this run and earlier ones. All runs of a federation share the file, which keeps the newest row of each
+    site.
     """
 
     def __init__(self, transport: Transport, file: Path) -> None:
-        """Wrap ``transport``, and read the rows seen in earlier runs from ``file`` (``seen.json``), if it exists.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` if the file is not of this version.
-        """
+        """Wrap ``transport``, and read the rows seen in earlier runs from ``file`` (``seen.json``), if it exists."""
         self._transport = transport
         self._file = file
         self.seen = self._written()
@@ -138,10 +134,9 @@ class WitnessTransport:
 def begin(state: Path, digest: str) -> tuple[int, bytes]:
     """Return the seed of a run's public random draws and the server's secret (32 bytes), the same when it is resumed.
 
-    Both are drawn when the run starts and kept in ``run.json`` of its ``state`` folder: with another secret, a resumed
-    run would release the same sums again with other noise, for one charge. ``digest`` is that of job and schema
-    (:meth:`~fedsynth.runs.job.Job.digest`); :class:`~fedsynth.errors.FedsynthError` is raised if it is not the one with
-    which the run began.
+    Both are kept in ``run.json`` of its ``state`` folder: with another secret, a resumed run would release the same
+    sums again with other noise, for one charge. Raises :class:`~fedsynth.errors.FedsynthError` if ``digest``, that of
+    job and schema (:meth:`~fedsynth.runs.job.Job.digest`), is not the one with which the run began.
     """
     file = state / "run.json"
     if not file.exists():

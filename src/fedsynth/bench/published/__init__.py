@@ -1,7 +1,8 @@
 """Replicas of published methods that are NOT PRIVATE, for comparison: each is asked for with ``not_private=True``.
 
-They release exact sums of the rows under every budget. Sites refuse them unless their policy allows exact releases, and
-the statement of the run's privacy guarantee says that nothing is guaranteed.
+They release exact sums of the rows under every budget. Sites refuse them (:class:`~fedsynth.errors.Refused`) unless
+their policy allows exact releases (in a simulation: ``federate(..., exact=True)``), and the run's privacy statement
+says that nothing is guaranteed.
 """
 
 from __future__ import annotations

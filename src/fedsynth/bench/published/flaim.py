@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class AugFLAIMOracle(FLAIMOptions):
     """NOT PRIVATE: FLAIM with scores corrected by the exact marginals of all sites.
 
-    It shows what :class:`~fedsynth.methods.flaim.AugFLAIM` could reach if it knew the marginals of all sites exactly.
-    The further options are those of :class:`~fedsynth.methods.flaim.FLAIMOptions`.
+    It shows what :class:`~fedsynth.methods.flaim.AugFLAIM` could reach if it knew them. The further options are those
+    of :class:`~fedsynth.methods.flaim.FLAIMOptions`.
 
     Parameters
     ----------
@@ -35,16 +35,11 @@ class AugFLAIMOracle(FLAIMOptions):
     not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         require_not_private(self, self.not_private)
         super().__post_init__()
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask the sites of ``federation`` for exact marginals (NOT PRIVATE), run FLAIM, return the generator of rows.
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method with exact marginals: NOT PRIVATE."""
         from fedsynth.federation.federation import EXACT
 
         run = FLAIMState.start(federation, self)

@@ -32,17 +32,14 @@ if TYPE_CHECKING:
 class FedMigrationPaper(MigrationOptions):
     """NOT PRIVATE: the FedBN thesis as published: the exact dependences of every site, over the schema's own bins.
 
-    Each site has an island, a population of candidate structures of a Bayesian network that a genetic algorithm
-    evolves; islands exchange their fittest individuals. An individual's fitness is the sum of the mutual information,
-    in the site's exact tables, of each column with each of its parents. The server runs all islands, for which sites
-    send it these tables. The result is the same as if sites ran them, and no less private than in the thesis, where
-    sites send fitness values and best individuals without noise. The thesis's clients average their conditional tables
-    to agree on parameters; here the parameters are those of all rows.
+    Each site has an island, on whose own dependences fitness is computed. The server runs all islands, for which sites
+    send it their exact tables. The result is the same as if sites ran them, and no less private than in the thesis,
+    where sites send fitness values and best individuals without noise. The thesis's clients average their conditional
+    tables to agree on parameters; here the parameters are those of all rows.
 
     The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5 to 25 generations between migrations, but
-    neither the degree nor the number of rounds. Options out of range raise :class:`InvalidParameter`.
-
-    The further options are those of :class:`~fedsynth.methods.migration.MigrationOptions`.
+    neither the degree nor the number of rounds. The further options are those of
+    :class:`~fedsynth.methods.migration.MigrationOptions`.
 
     Parameters
     ----------
@@ -57,17 +54,12 @@ class FedMigrationPaper(MigrationOptions):
     not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         require_not_private(self, self.not_private)
         super().__post_init__()
         whole(max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask the sites of ``federation`` for exact tables (NOT PRIVATE); return the fitted generator of rows.
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method with exact tables: NOT PRIVATE."""
         from fedsynth.federation.federation import EXACT
         from fedsynth.models.adaptive_bins import AdaptiveBins
         from fedsynth.models.evolution import structure_of

@@ -53,8 +53,7 @@ class SufficientStatistics:
 
     ``counts``, ``first`` and ``second`` are the sums of r, r x and r x^2, where r is the probability that a row's value
     x belongs to a component, shape ``(columns, T)`` for T components. ``evidence``, shape ``(columns,)``, is the sum of
-    the rows' log normalisers, in nats. Sums over parts of the rows add up to the sums over all rows. Sites compute them
-    in :class:`fedsynth.bench.published.tda_sums.MixtureSums`.
+    the rows' log normalisers, in nats. Sites compute them in :class:`fedsynth.bench.published.tda_sums.MixtureSums`.
     """
 
     counts: Array
@@ -109,17 +108,14 @@ class Posterior:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A Gaussian mixture of one column: ``weights`` of sum 1, ``means`` and standard ``deviations``.
-
-    All have shape ``(T,)`` for T components.
-    """
+    """A Gaussian mixture of one column: ``weights`` of sum 1, ``means`` and standard ``deviations``, shape ``(T,)``."""
 
     weights: Array
     means: Array
     deviations: Array
 
     def cdf(self, x: Array) -> Array:
-        """Return the probability of values up to ``x``, for each entry of an array of any shape; same shape."""
+        """Return the probability of values up to ``x``, of the same shape."""
         from scipy.special import ndtr
 
         standard = (x[..., None] - self.means) / self.deviations
@@ -127,17 +123,14 @@ class Mixture:
         return below
 
     def places(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Return each value's signed distance from the mean of its likeliest component, and that component's index.
-
-        Distances are in standard deviations of the component; ``x`` and both results have shape ``(values,)``.
-        """
+        """Return each value's signed distance, in deviations, from its likeliest component, and that one's index."""
         with np.errstate(over="ignore"):  # an overflow to infinity is a correct distance
             standard = (x[:, None] - self.means) / self.deviations
             likeliest = (np.log(self.weights) - np.log(self.deviations) - standard**2 / 2).argmax(axis=1)
         return standard[np.arange(len(x)), likeliest], likeliest
 
     def scaled(self, centre: float, half: float) -> Mixture:
-        """Return the mixture that ``centre + half * x`` follows if x follows this one, to undo a scaling of values."""
+        """Return the mixture that ``centre + half * x`` follows if x follows this one, to undo a scaling."""
         return Mixture(self.weights, centre + half * self.means, half * self.deviations)
 
 
@@ -184,9 +177,8 @@ def started(values: Sequence[Array], counts: Sequence[Array], components: int) -
     """Return the initial sums and the prior of a fit to several columns, for the first M step.
 
     ``values[j]`` are the distinct values of column j (ascending), and ``counts[j]`` their numbers of rows;
-    ``components`` is the largest number of components of a mixture. The initial sums assign each value to the nearest
-    of several quantiles of its column (:func:`quantile_start`). The prior is scikit-learn's: the column's mean and
-    variance.
+    ``components`` is the largest number of components of a mixture. The initial sums are those of
+    :func:`quantile_start`. The prior is scikit-learn's: the column's mean and variance.
     """
     rows = [max(1.0, float(held.sum())) for held in counts]
     means = [float(held @ x) / n for x, held, n in zip(values, counts, rows, strict=True)]
@@ -200,11 +192,10 @@ def started(values: Sequence[Array], counts: Sequence[Array], components: int) -
 def quantile_start(values: Array, counts: Array, components: int) -> SufficientStatistics:
     """Return the sums of a first E step of one column: each value belongs to the nearest of ``components`` quantiles.
 
-    ``values``, ascending, occur in ``counts`` rows each; both have the same length. Each quantile starts one component.
-    Several quantiles at one heavy value count once; the remaining components start without rows. (Equal components
-    would stay equal for ever, and random ones would not be reproducible.) Unlike :class:`SufficientStatistics` of
-    several columns, the result has no axis of columns: its ``counts``, ``first`` and ``second`` have shape
-    ``(components,)``. Its ``evidence``, which an M step does not need, is 0.
+    ``values``, ascending, occur in ``counts`` rows each. Each quantile starts one component. Several quantiles at one
+    heavy value count once; the remaining components start without rows. (Equal components would stay equal for ever,
+    and random ones would not be reproducible.) The result has no axis of columns, and its ``evidence``, which an M step
+    does not need, is 0.
     """
     sums = SufficientStatistics(np.zeros(components), np.zeros(components), np.zeros(components), np.zeros(()))
     if counts.sum() <= 0:
@@ -222,18 +213,14 @@ def quantile_start(values: Array, counts: Array, components: int) -> SufficientS
 class ConditionEvidence:
     """Evidence on a number with two normal axes (:class:`TwoAxes`): its value meets the ``condition``.
 
-    Evidence is a condition on a column in terms of what the model draws, here points on two normal axes. ``axis``
-    converts points to numbers, so any condition on the value can be evaluated, but only by rejection sampling.
+    ``axis`` converts points to numbers, so any condition can be evaluated, but only by rejection sampling.
     """
 
     axis: TwoAxes
     condition: Condition
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return 1.0 for each point whose number meets the condition and 0.0 for others, shape ``(rows,)``.
-
-        ``codes`` holds the rows' points on the column's two normal axes, shape ``(rows, 2)``.
-        """
+        """Return 1.0 for each point, shape ``(rows, 2)``, whose number meets the condition and 0.0 for others."""
         numbers = self.axis.values(codes)
         if isinstance(self.condition, Between):
             return ((numbers >= self.condition.low) & (numbers <= self.condition.high)).astype(np.float64)
@@ -246,8 +233,7 @@ class TwoAxes:
 
     The second variable selects a component of ``mixture``: ``axis`` divides it among the components and one last cell,
     which stands for missing values. A value is the mean of its component plus the first variable times the component's
-    standard deviation. ``grid`` holds the values that the column admits, to which numbers are rounded. It implements
-    :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to values.
+    standard deviation. ``grid`` holds the values that the column admits, to which numbers are rounded.
     """
 
     mixture: Mixture
@@ -257,39 +243,28 @@ class TwoAxes:
     latents: ClassVar[int] = 2
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Array:
-        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
-
-        The axes (:class:`TwoAxes`) determine the number, so ``rng`` is not used.
-        """
+        """Return the numbers at ``points``; nothing is drawn from ``rng``."""
         return self.values(points)
 
     def values(self, points: Array) -> Array:
-        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
-
-        The first coordinate of a point is the place within a component, the second selects the component
-        (:class:`TwoAxes`).
-        """
+        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``."""
         component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
         numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
 
     def given(self, column: Column, condition: Condition) -> tuple[ConditionEvidence, TwoAxes]:
-        """Return ``condition`` as evidence on points of both axes, and this same object.
-
-        A point determines the number, so that nothing is left to narrow down. ``column`` is the schema's column; it is
-        not needed here.
-        """
+        """Return ``condition`` as evidence, and this object: a point determines the number."""
         return ConditionEvidence(self, condition), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return both axes (:class:`TwoAxes`) as named arrays, to be saved; :meth:`from_arrays` restores them."""
+        """Return both axes as named arrays."""
         mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
         return {**self.axis.to_arrays(), **self.grid.to_arrays(), "mixture": mixture}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TwoAxes:
-        """Restore a number's axes (:class:`TwoAxes`) from the result of :meth:`to_arrays`."""
+        """Restore the axes from :meth:`to_arrays`."""
         mixture = read_floats(arrays, "mixture", (3, None))
         if not ((mixture[0] >= 0).all() and (mixture[2] > 0).all()):
             raise InvalidParameter("its mixture has a negative weight, or a deviation that is not positive")

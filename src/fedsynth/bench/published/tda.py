@@ -43,8 +43,6 @@ _FINEST = 4096  # cells of a numeric column whose distribution is a mixture
 class MixtureOptions:
     """Options of the Gaussian mixtures of numeric columns in :class:`FedTDAMixture` and :class:`FedTDAPaper`.
 
-    Options out of range raise :class:`InvalidParameter`.
-
     Parameters
     ----------
     components
@@ -60,7 +58,6 @@ class MixtureOptions:
     not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         require_not_private(self, self.not_private)
         whole(1, MOST_COMPONENTS, components=self.components)
         whole(rounds=self.rounds)
@@ -72,9 +69,7 @@ class FedTDAMixture(MixtureOptions):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
 
     The distribution of each numeric column is a Gaussian mixture, fitted by variational Bayes; the fit is the same as
-    one on the pooled rows. Options out of range raise :class:`InvalidParameter`.
-
-    The further options are those of :class:`MixtureOptions`.
+    one on the pooled rows. The further options are those of :class:`MixtureOptions`.
 
     Parameters
     ----------
@@ -86,12 +81,7 @@ class FedTDAMixture(MixtureOptions):
     target: str = field(default="", metadata=COLUMN)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask the sites of ``federation`` for exact sums (NOT PRIVATE) and return the fitted generator of rows.
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``), :class:`InvalidParameter`, before any question, for a ``target`` that is not a categorical
-        column, and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method with exact sums: NOT PRIVATE."""
         from fedsynth.federation.federation import EXACT
 
         schema = federation.schema
@@ -118,17 +108,11 @@ class FedTDAPaper(MixtureOptions):
     one whose interval stands for that component. Each category becomes one latent variable, whose intervals stand for
     the values in ascending order of frequency (the paper's ICDM). Where the paper encodes a category by a random point
     of its interval, the covariance is computed from the mean of the interval, which leaves the expectation of every
-    entry unchanged. Source: Duan et al., arXiv 2211.13116. Options out of range raise :class:`InvalidParameter`.
-
-    The options are those of :class:`MixtureOptions`.
+    entry unchanged. Source: Duan et al., arXiv 2211.13116. The options are those of :class:`MixtureOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask the sites of ``federation`` for exact sums (NOT PRIVATE) and return the fitted generator of rows.
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
+        """Run the method with exact sums: NOT PRIVATE."""
         from fedsynth.bench.published.mixture import TwoAxes
         from fedsynth.models.copula import Copula, OneAxis, nearest_correlation
         from fedsynth.models.synthesizer import Synthesizer
@@ -176,11 +160,7 @@ def _exact_histograms(federation: Federation) -> list[Array]:
 
 
 def exact_covariance(federation: Federation, columns: Sequence[MixtureEncoding]) -> Array:
-    """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows.
-
-    It is NOT PRIVATE. ``columns`` are the encodings of all columns, in order, which turn a row into l numbers, in units
-    of a latent variable's standard deviation; the covariance is in this unit squared.
-    """
+    """Return the exact covariance of all encoded rows, ``(l, l)``, in latent deviations squared: NOT PRIVATE."""
     from fedsynth.federation.federation import EXACT
 
     latents = latent_count(columns)
@@ -217,10 +197,9 @@ def fitted_mixtures(
 ) -> dict[int, Mixture]:
     """Return a Gaussian mixture for each numeric column, by its position, fitted in rounds of exact sums over sites.
 
-    NOT PRIVATE. A mixture is in the column's own units, with at most ``components`` components. All columns are fitted
-    at the same time, by variational Bayes, in at most ``rounds`` rounds. ``counts`` are the exact histograms of all
-    columns, in order, from which the fit starts; those of numeric columns are over about 4096 fine bins. The fit ends
-    when no column's variational lower bound rises by more than 1e-6 nats per record.
+    NOT PRIVATE. A mixture is in the column's own units. All columns are fitted at the same time, by variational Bayes.
+    The fit starts from the exact histograms ``counts`` of all columns, those of numeric columns over about 4096 fine
+    bins, and ends when no column's variational lower bound rises by more than 1e-6 nats per record.
     """
     from fedsynth.bench.published.mixture import SufficientStatistics, lower_bound, m_step, started
     from fedsynth.federation.federation import EXACT

@@ -1,8 +1,7 @@
 """Queries of Fed-TDA's replicas, meant for exact sums (NOT PRIVATE): moments of encoded columns, E steps of mixtures.
 
-A site knows them only if its policy names them. Responsibilities (the probabilities of a mixture's components, given a
-value) are integers in parts of 1 / ``FIXED``, each from the row and the parameters alone: sums are the same however
-rows are split over sites.
+A site knows them only if its policy names them. Integers are computed from each row and the parameters alone, so that
+sums are the same however rows are split over sites.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class MomentSums(EncodedRows, frozen=True):
     """Query of Fed-TDA for the number of rows, the sums, and the sums of products of encoded rows.
 
     From them the server computes a covariance. Products are in the order of the lower triangle with the diagonal, row
-    by row. The fields ``columns`` and ``bound`` are described at :class:`~fedsynth.methods.tda_sums.EncodedRows`.
+    by row.
     """
 
     kind: ClassVar[str] = "moments"
@@ -120,45 +119,31 @@ class MomentSums(EncodedRows, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: the row count, l sums and l (l + 1) / 2 products.
-
-        l is the number of integers in an encoded row (:func:`latent_count`).
-        """
+        """Return the number of integers in an answer: the row count, l sums and l (l + 1) / 2 products."""
         latents = latent_count(self.columns)
         return 1 + latents + math.comb(latents + 1, 2)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
-
-        A square is bounded by the sum of all; integers are no larger than their squares. The server rejects answers
-        that no rows could give, unless they are masked (secure sums).
-        """
+        """Return bounds on what one record adds: a square is at most the sum of all, an integer at most its square."""
         most = min(self.bound, LONGEST**2)
         return -most, most
 
     def answer(self, rows: Table) -> Integers:
-        """Return a site's exact sums over its ``rows``, int64, shape ``(cells,)``: row count, sums, then products.
-
-        Sums are in units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``.
-        """
+        """Return a site's exact row count, sums (in 1 / ``GRAIN``) and products (in ``1 / GRAIN^2``), int64."""
         first, second = self.gram(rows)
         return np.concatenate([[len(rows)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the released integers ``flat`` as three arrays: number of records, sums, and sums of products.
+        """Return three arrays, ``(1,)``, ``(l,)`` and ``(l (l + 1) / 2,)``: number of records, sums, sums of products.
 
-        Their shapes are ``(1,)``, ``(l,)`` and ``(l (l + 1) / 2,)``, where l is the number of integers (latents) that
-        encode a row. Sums are in units of a standard deviation on the latent normal axis, products in its square.
+        Sums are in units of a standard deviation on the latent normal axis, products in its square.
         """
         latents = latent_count(self.columns)
         records, first, second = np.split(flat.astype(np.float64), [1, 1 + latents])
         return [records, first / GRAIN, second / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviations of the noise in the three parts of :meth:`split`: records, sums, products.
-
-        ``std`` is the standard deviation of the noise in the released integers.
-        """
+        """Return the standard deviations of the noise in the three parts of :meth:`split`."""
         return [std, std / GRAIN, std / GRAIN**2]
 
 
@@ -167,11 +152,7 @@ class MomentSums(EncodedRows, frozen=True):
 
 
 def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width of a numeric column's public bounds: u = (x - centre) / half-width is in [-1, 1].
-
-    Here x is a value of the column. Both results are in the column's own units; the half-width is 1 if the bounds are
-    equal.
-    """
+    """Return centre and half-width (1 for equal bounds) of a column's bounds: u = (x - centre) / half-width."""
     edges = column.bin_edges
     low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
@@ -195,14 +176,11 @@ class MixtureSums(Query, frozen=True):
 
     @property
     def needs_rows(self) -> bool:
-        """True: the answer is computed from single rows, so that a site that can only count its rows cannot answer."""
+        """True: the answer is computed from single rows."""
         return True
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for columns that are not numeric, and for coefficients that might overflow.
-
-        The federation and every site call it before any privacy cost is charged.
-        """
+        """Raise :class:`InvalidParameter` for columns not numeric, and for coefficients that might overflow."""
         for place in self.columns:
             column = schema.stored[place] if place < len(schema.stored) else None
             if not isinstance(column, Numeric | Datetime):
@@ -240,39 +218,28 @@ class MixtureSums(Query, frozen=True):
         )
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: 3 T + 1 for each column, with T components."""
+        """Return the number of integers in an answer: 3 T + 1 for each column, with T components."""
         return len(self.columns) * (3 * int(self.coefficients.shape[2]) + 1)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
-
-        They are -``FIXED`` and ``FIXED``, which no integer of a row exceeds. The server rejects answers that no rows
-        could give, unless they are masked (secure sums).
-        """
+        """Return -``FIXED`` and ``FIXED``, which no integer of a row exceeds."""
         return -FIXED, FIXED
 
     def answer(self, rows: Table) -> Integers:
-        """Return a site's exact sums over its ``rows``, int64, shape ``(cells,)``, column by column.
+        """Return a site's exact sums, int64, column by column: T of r, T of r u, T of r u^2, and the log evidence.
 
-        For each column these are T sums of r, T of r u, T of r u^2, and the log evidence (see the class). They are in
-        units of 1 / ``FIXED`` (2^-30), the evidence in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats.
+        They are in units of 1 / ``FIXED`` (2^-30), the evidence in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats.
         """
         return np.concatenate([self._column(rows, at) for at in range(len(self.columns))])
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return sums of r, of r u and of r u^2, shape ``(columns, T)``, and log evidence in nats, ``(columns,)``.
-
-        ``flat`` are the released integers; r are responsibilities and u values scaled to [-1, 1].
-        """
+        """Return sums of r, of r u and of r u^2, shape ``(columns, T)``, and log evidence in nats, ``(columns,)``."""
         by_column = (flat / FIXED).reshape(len(self.columns), -1)
         counts, first, second = np.split(by_column[:, :-1], 3, axis=1)
         return [counts, first, second, by_column[:, -1] * EVIDENCE]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviations of the noise in the four arrays of :meth:`split`, each in the array's unit.
-
-        ``std`` is the standard deviation of the noise in the released integers.
-        """
+        """Return the standard deviations of the noise in the four arrays of :meth:`split`, each in the array's unit."""
         return [std / FIXED, std / FIXED, std / FIXED, std / FIXED * EVIDENCE]
 
     def _column(self, rows: Table, at: int) -> Integers:
@@ -295,11 +262,9 @@ class MixtureSums(Query, frozen=True):
 def responsibilities(u: Floats, coefficients: Floats) -> Integers:
     """Return the integers r, r u, r u^2 and log evidence of each value ``u``, shape ``(3 T + 1, values)``.
 
-    As in :class:`MixtureSums`, r are the responsibilities of T mixture components, the normalised rho_t, and the log
-    evidence is ln of the sum of the rho_t; r, r u and r u^2 take T lines each, in units of 1 / ``FIXED`` (2^-30), and
-    the evidence takes the last one, in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats. Values ``u``, shape
-    ``(values,)``, lie in [-1, 1]. ``coefficients`` c of shape ``(3, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2. Every
-    column of the result depends on one value alone: sums over components are taken in a fixed order.
+    The integers are those of :class:`MixtureSums`, in the units of its answer; r, r u and r u^2 take T lines each, the
+    evidence takes the last one. Values ``u``, shape ``(values,)``, lie in [-1, 1]; ``coefficients`` have shape ``(3,
+    T)``. Every column of the result depends on one value alone: sums over components are taken in a fixed order.
     """
     constant, linear, square = coefficients[:, :, None]
     log_rho = constant + linear * u + square * (u * u)
