@@ -63,8 +63,8 @@ def result_pages() -> dict[str, str]:
     listed = "\n".join(f"| [{page.title}]({name}.md) | {page.source} |" for name, page in found.items())
     tree = "\n".join(found)
     index = (
-        "# Tables of results\n\nClick on the head of a column to sort by it. The findings are on two pages: [quality]"
-        "(../benchmarks.md) and [speed and size](../speed.md).\n\n| table | behind it |\n|---|---|\n"
+        "# Tables of results\n\nClick on the head of a column to sort by it. What they show: [benchmarks]"
+        "(../benchmarks.md).\n\n| table | behind it |\n|---|---|\n"
         f"{listed}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
     )
     pages = {f"results/{name}.md": f"# {page.title}\n\n{page.text}\n" for name, page in found.items()}
