@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
 from fedsynth.cli.app import main
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -48,6 +50,14 @@ def invoke(arguments: Sequence[object], answers: str = "") -> Invoked:
             main([str(argument) for argument in arguments])
         except SystemExit as ended:
             return Invoked(int(ended.code or 0), said.getvalue())
+
+
+def run(*arguments: object) -> int:
+    """Return the exit code of a command in this process; whatever else it raises is a traceback to its user."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(one) for one in arguments])
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
 
 
 def fedsynth(

@@ -28,7 +28,6 @@ _BEGAN = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare ``--record``."""
     parser.addoption("--record", metavar="SUITE", help="Write into tests/RECORD.md that all tests of SUITE passed.")
 
 

@@ -72,7 +72,6 @@ def broken(frame: pd.DataFrame) -> dict[str, int]:
 
 
 def write(folder: Path, rows: int, seed: int) -> tuple[Path, Path]:
-    """Write the table as CSV and its schema as TOML, and return their paths."""
     customers(rows, seed).to_csv(folder / "customers.csv", index=False)
     SCHEMA.save(folder / "customers.toml")
     return folder / "customers.csv", folder / "customers.toml"

@@ -15,10 +15,7 @@ from fedsynth.errors import InvalidParameter
 
 @pytest.mark.parametrize(
     ("frame", "schema"),
-    [
-        (datasets.patients(2000, 2), datasets.patients_schema()),
-        (datasets.rand_hie(), datasets.rand_hie_schema()),
-    ],
+    [(datasets.patients(2000, 2), datasets.patients_schema()), (datasets.rand_hie(), datasets.rand_hie_schema())],
 )
 def test_every_row_of_a_table_fits_its_schema(frame, schema):
     encoded = schema.encode(frame)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.asking import agreed
 from tests.attacks.world import SCHEMA, ask_deployed, deployed, frame, question, table
+from tests.world import agreed
 
 from fedsynth.archive import pack, unpack
 from fedsynth.cli.app import main
@@ -117,14 +117,12 @@ def newer_backup(content: bytes) -> bytes:
 
 
 def account_of(root: Path) -> object:
-    """Open and verify the site's account."""
     if wrong := open_account(load_site_config(root / "site")).verify().wrong:
         raise FedsynthError(f"{root}: {wrong}; put the last backup in its place")
     return None
 
 
 def newer_rows(root: Path) -> object:
-    """Open the rows of the site's run."""
     with open_site(load_site_config(root / "site")).rows.opened("run") as rows:
         return rows
 
@@ -191,7 +189,6 @@ def root(kept: Path, tmp_path: Path) -> Path:
 
 
 def only(root: Path, pattern: str) -> Path:
-    """Return the one file of a pattern."""
     (path,) = root.glob(pattern)
     return path
 

@@ -188,7 +188,6 @@ class Mutator:
     """Changes bytes at random: blindly, or in the numbers and texts of the heads in them."""
 
     def __init__(self, seed: int) -> None:
-        """Seed it."""
         self.rng = np.random.default_rng(seed)
 
     def below(self, n: int) -> int:

@@ -162,15 +162,12 @@ class Mutator:
     """Changes model files at random: their bytes, members, heads and arrays."""
 
     def __init__(self, seed: int) -> None:
-        """Seed it."""
         self.rng = np.random.default_rng(seed)
 
     def below(self, n: int) -> int:
-        """Return a number from 0 below ``n``."""
         return int(self.rng.integers(max(1, n)))
 
     def one(self, values: Any) -> Any:
-        """Return one of the values."""
         return list(values)[self.below(len(values))]
 
     def file(self, data: bytes, other: bytes) -> tuple[str, bytes]:
@@ -182,7 +179,6 @@ class Mutator:
         return how.__name__, how(data, other)
 
     def flips(self, data: bytes, other: bytes) -> bytes:
-        """Flip up to three bytes."""
         found = bytearray(data)
         for _ in range(1 + self.below(3)):
             found[self.below(len(found))] ^= 1 << self.below(8)
@@ -337,7 +333,6 @@ class Mutator:
                 return pack({**meta, "axes": theirs["axes"]}, {**own, **axes})
 
     def names(self, data: bytes, other: bytes) -> bytes:
-        """Rename arrays."""
         meta, arrays = unpack(data)
         name = self.one(arrays)
         arrays[self.one(("model.", "axis0.upper", "axis2.groups", "", name + "0", "axis99.shares"))] = arrays.pop(name)
@@ -345,7 +340,6 @@ class Mutator:
 
 
 def zipped(members: dict[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Return a zip archive."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", how) as archive:
         for name, content in members.items():

@@ -12,19 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
-from tests.asking import agreed
-from tests.attacks.world import (
-    BUDGET,
-    CHEAP,
-    COORDINATOR,
-    SCHEMA,
-    ask,
-    question,
-    read,
-    sealed,
-    site,
-    with_head,
-)
+from tests.attacks.world import BUDGET, CHEAP, COORDINATOR, SCHEMA, ask, question, read, sealed, site, with_head
+from tests.world import agreed, last_reason
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
@@ -48,11 +37,6 @@ def asked(agreement: Agreement = HONEST, step: int = 0, run: str = "run") -> Req
 def beside(of: Site, request: Request, attached: bytes) -> Reply:
     """Send a question with any bytes in the place of its agreement."""
     return read(of, request, of.answer(sealed(request, agreement=attached)).data)
-
-
-def last_reason(of: Site) -> str:
-    """Return what the site's steward reads of its last refusal."""
-    return str(msgspec.json.decode(list(of.account.export())[-1])["reason"])
 
 
 def test_b11_a_site_keeps_the_agreement_with_the_run_until_it_ends():

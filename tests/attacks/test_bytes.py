@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.asking import request_of
 from tests.attacks.world import PARTS, rewritten
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import SEED, accounts, lay_out
+from tests.world import request_of
 
 from fedsynth.deploy.files.server import FileTransport, RepliesMissing
 from fedsynth.deploy.files.site import FileAnswerer

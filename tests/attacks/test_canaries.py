@@ -11,22 +11,23 @@ a secure sum, must be told apart beyond the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 from tests.attacks.world import SCHEMA, TARGET, frame
+from tests.world import Ask, Faulty
 
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation, Sum
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import Released, Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import TrustedVault
@@ -82,30 +83,20 @@ class Seen:
         return self.fit / math.sqrt(self.weight)
 
 
-class Overheard(InProcess):
-    """Sites under local noise, of which one's own replies are the adversary's."""
-
-    def __init__(self, sites: Sequence[Site], seen: Seen) -> None:
-        """Listen."""
-        super().__init__(sites)
-        self.seen = seen
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield replies, and keep what the canary's site sent."""
-        for message in messages:
-            (reply,) = super().exchange([message])
-            query, head = message.request.query, message.request.head
-            if message.site == "canary" and isinstance(query, Query) and isinstance(reply.answer, PlainAnswer):
-                norms = protect(query.sensitivity(SCHEMA), message.request.agreement.change, pooled=False)
-                self.seen.receive(query, reply.answer.values, noise_std(head.release, norms))
-            yield reply
+def overhear(seen: Seen, message: Message, ask: Ask) -> Reply:
+    """Under local noise, the replies of the canary's site are the adversary's."""
+    reply = ask(message)
+    query, head = message.request.query, message.request.head
+    if message.site == "canary" and isinstance(query, Query) and isinstance(reply.answer, PlainAnswer):
+        norms = protect(query.sensitivity(SCHEMA), message.request.agreement.change, pooled=False)
+        seen.receive(query, reply.answer.values, noise_std(head.release, norms))
+    return reply
 
 
 class Nothing:
     """A generator that makes nothing of what was released: the adversary has seen it all."""
 
     def generate(self, *args: Any) -> Synthesizer:
-        """Return a synthesizer without a model."""
         return Synthesizer(SCHEMA, (), cast("Any", None))
 
 
@@ -131,12 +122,11 @@ PAIRS = [
 
 
 def run(method: str, trust: str, seed: int, target: bool, patch: pytest.MonkeyPatch) -> Seen:
-    """Run a method, and return what the adversary has seen of it."""
     seen = Seen(NOBODY if trust == "local" else OTHERS)
     tables = {"canary": TARGETED if target else NOBODY, "others": OTHERS}
     options: dict[str, Any] = {}
     if trust == "local":
-        options["transport"] = lambda sites: Overheard(sites, seen)
+        options["transport"] = Faulty(partial(overhear, seen))
     with patch.context() as inner:
         if trust != "local":
             listen(inner, seen)

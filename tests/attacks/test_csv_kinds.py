@@ -13,19 +13,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pytest
-import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.attacks.world import BUDGET, COORDINATOR, ask_deployed, question, values
+from tests.attacks import world
+from tests.attacks.world import BUDGET, ask_deployed, question, values
 
 from fedsynth.data.read import read_table
 from fedsynth.data.sources import csv_file
 from fedsynth.deploy.host.checks import PreflightCheck, check_site
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import load_rows
-from fedsynth.deploy.host.state import create_state, open_account
+from fedsynth.deploy.host.state import open_account
 from fedsynth.errors import FedsynthError, SchemaError
-from fedsynth.federation.policy import VERBS
 from fedsynth.federation.query import Counts
 from fedsynth.files import Records
 from fedsynth.privacy.cost import Cost
@@ -46,28 +45,8 @@ def stock(*more: str) -> list[str]:
     return [*more, *lines]
 
 
-def deployed(folder: Path, text: str | bytes, **source: Any) -> SiteConfig:
-    """Return a deployed site with a CSV file of this text, as its steward set it up."""
-    folder.mkdir(parents=True)
-    SCHEMA.save(folder / "schema.toml")
-    (folder / "rows.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    content = {
-        "site": {"name": "north"},
-        "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True, **source},
-        "coordinator": {"key": COORDINATOR.public.hex()},
-        "policy": {
-            "budget": {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta},
-            "per_run": {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta},
-            "trusts": {"local": {}},
-            "verbs": list(VERBS),
-            "plans": "any",
-        },
-        "flower": {"superlink": "127.0.0.1:9"},
-    }
-    (folder / "site.toml").write_text(tomli_w.dumps(content))
-    config = load_site_config(folder)
-    create_state(config)
-    return config
+def deployed(folder: Path, text: str, **source: Any) -> SiteConfig:
+    return world.deployed(folder, text.encode(), SCHEMA, source)
 
 
 def file_of(lines: list[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.attacks.world import SCHEMA, table
 from tests.deploy.flower_world import RUN, FlowerWorld, lay_out, spent
-from tests.tables import contingency
+from tests.world import contingency
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -184,7 +184,6 @@ class FlowerOfTwoUsers(FlowerWorld):
     """Processes of which the SuperLink belongs to another user, who owns its folder alone."""
 
     def start_superlink(self) -> None:
-        """Start the SuperLink as the other user."""
         for path in (self.server, *self.server.iterdir()):
             os.chown(path, OTHER, OTHER)
         self.database = self.server / "superlink.db"

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
-from tests.attacks.world import (
-    CHEAP,
-    SCHEMA,
-    SEX,
-    ask,
-    counts,
-    question,
-    signed,
-    site,
-    table,
-)
+from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, signed, site, table
+from tests.world import Ask, Faulty
 
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, SiteLost
@@ -29,7 +19,7 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import _secret, federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import Trust, sums_of
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_MESSAGE, Code, Reply, ReplyHead, encode
@@ -48,42 +38,27 @@ SEED = 1
 Fault = Callable[[Site, Message, Reply], bytes]
 
 
-@dataclass
-class Faulty(InProcess):
-    """Five sites, of which one's replies go through ``fault``, as bytes."""
-
-    members: Sequence[Site]
-    fault: Fault
-
-    def __post_init__(self) -> None:
-        """Reach the members."""
-        super().__init__(self.members)
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield replies, one site's changed."""
-        for message in messages:
-            (reply,) = super().exchange([message])
-            if message.site == FAULTY:
-                reply = message.reply(self.fault(self._sites[FAULTY], message, reply))
-            yield reply
-
-
-def five(trust: Trust, fault: Fault, **options: Any) -> Federation:
-    """Return a federation of five sites, one of them faulty."""
+def five(trust: Trust, fault: Fault, link: Faulty | None = None, **options: Any) -> Federation:
+    """Return a federation of five sites, of which one's replies go through ``fault``, as bytes."""
     tables = [table(ROWS, seed) for seed in range(5)]
-    options = {"transport": partial(Faulty, fault=fault), "seed": SEED, **options}
+    link = link or Faulty()
+
+    def faulty(message: Message, ask: Ask) -> Reply:
+        reply = ask(message)
+        return message.reply(fault(link.doors[FAULTY], message, reply)) if message.site == FAULTY else reply
+
+    link.rule = faulty
+    options = {"transport": link, "seed": SEED, **options}
     return federate(tables, SCHEMA, Budget(20.0, 1e-6), trust=trust, **options)
 
 
 def honest(of: Site, message: Message, reply: Reply) -> bytes:
-    """Change nothing."""
     return reply.data
 
 
 def replied(
     message: Message, code: Code, *body: bytes, site: str = FAULTY, digest: str = "", sealed: bool = False
 ) -> bytes:
-    """Return bytes that the faulty site signs as its reply."""
     asked = ReplyHead(message.digest, digest or message.request.digest)
     return signed(keys.Keys(_secret(SEED, FAULTY)).seed, site, asked, code, *body, sealed=sealed)
 
@@ -124,7 +99,6 @@ def test_a16_one_site_does_not_spoil_a_table():
 
 
 def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]]:
-    """Yield the bytes of replies that are none."""
     yield "nothing", b""
     yield "zeros", bytes(1000)
     yield "half of it", reply.data[: len(reply.data) // 2]
@@ -184,8 +158,6 @@ def test_a16_bytes_that_are_no_reply_lose_one_site(trust, what):
 
 
 def corrupted(turn: int, change: Callable[[Any], Answer]) -> Fault:
-    """Return the fault of a site that changes its answer of one turn."""
-
     def fault(of: Site, message: Message, reply: Reply) -> bytes:
         if message.request.turn != turn or reply.answer is None:
             return reply.data
@@ -245,15 +217,10 @@ def test_a16_one_site_does_not_stop_a_secure_sum(fault):
 
 def test_a16_a_resumed_run_does_not_read_a_bad_reply_again(tmp_path):
     """A run that bad messages stopped comes out when it is started again and the sites have been mended."""
-    kept: list[Site] = []
+    link = Faulty()
     told = []
     for fault in (corrupted(KEYS, lambda said: KeysAnswer(flipped(said.announcement), said.signature)), honest):
-
-        def reach(sites: Sequence[Site], fault: Fault = fault) -> Faulty:
-            kept[:] = kept or sites  # with the accounts that they had
-            return Faulty(kept, fault)
-
-        federation = five(SECURE, fault, transcript=tmp_path / "transcript", transport=reach)
+        federation = five(SECURE, fault, link, transcript=tmp_path / "transcript")
         try:
             told.append(federation.sum(counts((SEX,)), 0.5).sites)
         except SiteLost:
@@ -263,18 +230,13 @@ def test_a16_a_resumed_run_does_not_read_a_bad_reply_again(tmp_path):
 
 def test_a16_what_was_released_without_a_site_stays_so_when_a_run_is_resumed(tmp_path):
     """A resumed run does not read a bad reply again, nor release a second sum once the site has been mended."""
-    kept: list[Site] = []
+    link = Faulty()
     heard = []
     for fault in (in_first_cell(2**62), honest):
-
-        def reach(sites: Sequence[Site], fault: Fault = fault) -> Faulty:
-            kept[:] = kept or sites
-            return Faulty(kept, fault)
-
-        federation = five(LocalNoise(), fault, transcript=tmp_path / "transcript", transport=reach)
+        federation = five(LocalNoise(), fault, link, transcript=tmp_path / "transcript")
         heard.append(len(federation.sum(counts((SEX,)), 0.5).sites))
     assert heard == [4, 4]
-    assert {of.account.spent().rho for of in kept} == {kept[0].account.spent().rho}
+    assert len(set(link.rho.values())) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -120,11 +120,7 @@ FILES: dict[str, Callable[[Path, bool], tuple[Path, dict[str, Any]]]] = {
     "other types": other_types,
     "repeated persons": repeated_persons,
 }
-METHODS: dict[str, dict[str, Any]] = {
-    "oneshot": {"iterations": 1},
-    "fedchowliu": {"cells": 4},
-    "auto": {},
-}
+METHODS: dict[str, dict[str, Any]] = {"oneshot": {"iterations": 1}, "fedchowliu": {"cells": 4}, "auto": {}}
 TRUSTS: dict[str, dict[str, Any]] = {"trusted": {}, "secure": {"min_honest": 2, "dropouts": 0}}
 
 
@@ -241,11 +237,7 @@ EPSILON = 1.0  # pure: the audit is tight for Laplace noise
 SIDE = 30  # values of each of two columns: a canary is a cell of their table
 CANARIES = 800
 PAIR = Schema(tuple(Categorical(name, tuple(map(str, range(SIDE)))) for name in ("one", "two")))
-AUDITED: dict[str, dict[str, Any]] = {
-    "oneshot": {"iterations": 1},
-    "randommarginals": {},
-    "allmarginals": {},
-}
+AUDITED: dict[str, dict[str, Any]] = {"oneshot": {"iterations": 1}, "randommarginals": {}, "allmarginals": {}}
 
 
 def canaries(folder: Path, included: np.ndarray) -> Path:

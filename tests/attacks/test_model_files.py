@@ -6,33 +6,15 @@ Before files were bounded and checked, 132 of 1,500 mutated models raised raw er
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(*arguments: object) -> dict[str, Any]:
-    """Run :mod:`tests.attacks.mutate_models` as a process and return what it found."""
-    command = [sys.executable, "-m", "tests.attacks.mutate_models", *map(str, arguments)]
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+from tests.attacks.world import found_by
 
 
 def mutated(kinds: str, seed: int, number: int) -> None:
     """Every mutated file is refused with a sentence that names it, or is a model that samples."""
-    found = run(kinds, seed, number)
+    found = found_by("mutate_models", kinds, seed, number)
     seen = found["seen"]
     assert sum(seen.values()) == number
     assert seen["refused"] > number / 2  # mutations are none if most files are still models
@@ -59,7 +41,7 @@ def test_two_thousand_mutated_networks_are_refused_or_sample():
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is that of Linux")
 def test_small_files_that_unpack_to_gigabytes_are_refused_in_time_and_memory():
-    found = run("bombs")
+    found = found_by("mutate_models", "bombs")
     assert len(found) == 10
     for name, took in found.items():
         assert took["outcome"] == "refused", name

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from tests.attacks.world import found_by
 
 
 def run(seed: int, messages: int) -> None:
     """Run one process over mutated messages, and half as many mutated replies; see :mod:`tests.attacks.mutate`."""
-    command = [sys.executable, "-m", "tests.attacks.mutate", str(seed), str(messages)]
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout)
+    found = found_by("mutate", seed, messages)
     assert sum(found["requests"].values()) == messages
     assert found["megabytes"] < 200
     assert found["requests"]["refused"] > messages / 2  # mutations are none if most are still answered

@@ -24,7 +24,7 @@ from tests.attacks.world import (
     table,
     values,
 )
-from tests.tables import contingency
+from tests.world import contingency
 
 from fedsynth.federation.events import MaskAnswer
 from fedsynth.federation.query import RecordCount

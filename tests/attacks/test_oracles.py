@@ -214,7 +214,6 @@ class Watched:
 
     @contextmanager
     def opened(self, run: str) -> Iterator[Table]:
-        """Give forty rows."""
         self.charged.append(self.account.spent(run).rho)
         if self.fails:
             raise OSError("the disk is gone")
@@ -222,7 +221,6 @@ class Watched:
 
 
 def watched(of: Site, *, fails: bool = False) -> tuple[Site, Watched]:
-    """Return the same site with rows that are watched."""
     rows = Watched(of.account, fails)
     return replace(of, rows=rows), rows
 

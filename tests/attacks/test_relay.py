@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -25,18 +25,17 @@ from tests.attacks.world import (
     site,
     table,
 )
+from tests.world import Faulty, changing
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import (
     AuditPosition,
     ForeignReply,
-    Reply,
     ReplyHead,
     code_of,
     open_reply,
@@ -60,7 +59,6 @@ each_trust = pytest.mark.parametrize("trust", TRUSTS)
 
 
 def of_another(own: AuditPosition) -> AuditPosition:
-    """Return the position of another site, which that site signed."""
     return AuditPosition.signed(Keys(bytes([2]) * 32).seed, "site-1", 50, b"c" * 32)
 
 
@@ -154,27 +152,12 @@ def test_b08_a_request_that_is_led_to_another_site_is_not_answered_there(caplog)
 # Replies
 
 
-@dataclass
-class Relay(InProcess):
-    """Sites in this process, with somebody on the way who changes every reply of one of them."""
-
-    change: Callable[[bytes], bytes]
-    doors: dict[str, Site] = field(default_factory=dict)
-
-    def __call__(self, sites: Sequence[Site]) -> Relay:
-        """Reach the sites."""
-        self.doors = {of.name: of for of in sites}
-        super().__init__(sites)
-        return self
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply."""
-        for message in messages:
-            data = self.doors[message.site].answer(message.data).data
-            yield message.reply(self.change(data) if message.site == VICTIM else data)
+def relayed(change: Callable[[bytes], bytes]) -> Faulty:
+    """Return a channel with somebody on the way who changes every reply of one site."""
+    return Faulty(changing(lambda message, data: change(data) if message.site == VICTIM else data))
 
 
-def run(trust: str, relay: Relay) -> Federation:
+def run(trust: str, relay: Faulty) -> Federation:
     """Return a federation of five sites behind a relay."""
     tables = [table(40, seed) for seed in range(5)]
     return federate(tables, SCHEMA, Budget(2.0, 1e-6), trust=TRUSTS[trust], seed=1, transport=relay)
@@ -187,14 +170,14 @@ def test_b08_a_reply_that_was_changed_on_its_way_is_lost_and_not_remembered(trus
 
     Replies had no signature: a changed row was remembered for good, and the site refused this run and all later ones.
     """
-    relay = Relay(lambda data: rewritten(data, part))
+    relay = relayed(lambda data: rewritten(data, part))
     federation = run(trust, relay)
     first = federation.sum(counts((SEX,)), 0.5)
     assert VICTIM not in first.sites
     assert len(first.sites) == 4
     assert VICTIM in federation.lost
     assert VICTIM not in federation.seen
-    relay.change = lambda data: data
+    relay.rule = Faulty.rule
     assert len(federation.sum(counts((SEX,)), 0.5).sites) == 5
     charges = relay.doors[VICTIM].account.charges()
     assert len({charge["key"] for charge in charges}) == len(charges) == (1 if trust == "secure" else 2)
@@ -209,7 +192,7 @@ def test_b08_a_reply_that_a_relay_makes_itself_is_lost_and_not_remembered(trust)
         made_up = AuditPosition(2**60, b"x" * 32, b"x" * 64)
         return write_reply(bytes(32), VICTIM, open_reply(data, VICTIM, None)[0], write_answer("refused", made_up))
 
-    federation = run(trust, Relay(made))
+    federation = run(trust, relayed(made))
     assert len(federation.sum(counts((SEX,)), 0.5).sites) == 4
     assert VICTIM not in federation.seen
 

@@ -54,7 +54,6 @@ class Crowd:
 
     @contextmanager
     def opened(self, run: str) -> Any:
-        """Yield these rows."""
         yield self
 
     def tables(self, axes: Any, tables: Any) -> list[np.ndarray]:

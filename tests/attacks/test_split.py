@@ -176,7 +176,6 @@ def encoded(rows: list[tuple[int, int, int]], persons: list[int] | None = None) 
 
 
 def parsed(how: str) -> Partition:
-    """Return a partition that splits a table."""
     found = parse_partition(how, SCHEMA, "diagnosis")
     assert not isinstance(found, SynthFS)
     return found

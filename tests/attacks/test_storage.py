@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ from tests.attacks.world import (
     site,
     table,
 )
+from tests.world import Faulty
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, open_account
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.methods import find_method
@@ -183,15 +181,10 @@ def test_b11_a_plan_says_how_much_a_run_makes_a_site_store(trust):
     method, budget = find_method("oneshot").kind(), Budget(1.0, 1e-6)
     limits = find_method("oneshot").limits(method, WIDE)
     planned = forecast("oneshot", method, Terms(WIDE, budget, trust.name), sites=3, rows=300, repeats=1, limits=limits)
-    members: list[Site] = []
-
-    def join(sites: Sequence[Site]) -> InProcess:
-        members.extend(sites)
-        return InProcess(sites)
-
+    link = Faulty()
     tables = {f"site-{k}": even_rows(WIDE, 100, np.random.default_rng(k)) for k in range(3)}
-    method.fit(federate(tables, WIDE, budget, trust=trust, seed=1, transport=join))
-    for of in members:
+    method.fit(federate(tables, WIDE, budget, trust=trust, seed=1, transport=link))
+    for of in link.doors.values():
         with of.account._file.open() as records:
             (run,) = records.all(RunRecord)
         assert 0 < run.stored <= planned.stored.high

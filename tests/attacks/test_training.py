@@ -17,18 +17,8 @@ from scipy.stats import norm
 pytest.importorskip("torch")
 
 import torch
-from tests.asking import agreed
 from tests.attacks.test_faulty_sites import FAULTY, TRUSTS, five, in_first_cell
-from tests.attacks.training_world import (
-    CELLS,
-    NETWORK,
-    WEIGHTS,
-    exactly,
-    gradient_sum,
-    local_training,
-    only,
-    training,
-)
+from tests.attacks.training_world import CELLS, NETWORK, WEIGHTS, exactly, gradient_sum, local_training, only, training
 from tests.attacks.world import (
     BUDGET,
     SCHEMA,
@@ -43,6 +33,7 @@ from tests.attacks.world import (
     values,
 )
 from tests.public_data import public_data
+from tests.world import agreed
 
 from fedsynth.deep import dpsgd
 from fedsynth.deep.diffusion import Diffusion
@@ -80,7 +71,6 @@ class Closed:
 
     @contextmanager
     def opened(self, run: str) -> Iterator[Rows]:
-        """Note that the rows were looked at."""
         pytest.fail("rows were looked at for a question that must be refused")
         yield  # pragma: no cover
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
-from tests.asking import agreed
 from tests.attacks.world import (
     AGE,
     DIAGNOSES,
@@ -26,6 +25,7 @@ from tests.attacks.world import (
     site,
     values,
 )
+from tests.world import Faulty, agreed
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
@@ -34,9 +34,8 @@ from fedsynth.federation.policy_file import policy_from_toml, trust_named
 from fedsynth.federation.query import Counts, Extent, Query
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.federation.wire import Request
 from fedsynth.methods import all_methods, find_method
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Gaussian
@@ -72,13 +71,11 @@ def test_b07_the_trust_trusted_needs_a_yes_by_name_in_the_policy():
 
 
 def planned(most: Extent, trust: str = "trusted", times: int = 1, price: float = 1e-6) -> Agreement:
-    """Return a plan of one slot for counts."""
     slot = PlannedQuestion("sum", "counts", "gaussian", price, times, *most)
     return agreed(method="oneshot", schema=SCHEMA.digest, trust=trust, budget=BUDGET, slots=(slot,))
 
 
 def approving(plan: Agreement, rows: Table | None = None) -> Site:
-    """Return a site that has approved a plan, and nothing else."""
     trust = trust_named(plan.trust, {})
     return site(rows, trust=trust, any_plan=False, plans={plan.digest: plan}, verbs=("sum",))
 
@@ -208,23 +205,6 @@ METHODS = [one.name for one in all_methods() if one.private and (not one.trains 
 QUICK = {"iterations": 10, "final_iterations": 10, "population": 12, "selection": 3, "interval": 2, "rounds": 3}
 
 
-class Watched(InProcess):
-    """Sites that train nothing, and the extents of all questions that they are asked."""
-
-    def __init__(self, sites: Sequence[Site]) -> None:
-        super().__init__([replace(one, trains=False) for one in sites])
-        self.seen: list[Extent] = []
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Note what is asked, and ask it."""
-        for message in messages:
-            query = message.request.query
-            schema = self._sites[message.site].rows.schema
-            extent = query.extent(schema) if isinstance(query, Query) else None
-            self.seen += [] if extent is None else [extent]
-            yield from super().exchange([message])
-
-
 def variants(name: str, columns: int) -> Sequence[Any]:
     """Return a method with short fits: with its usual options, and with those that make its tables largest."""
     kind = find_method(name).kind
@@ -263,15 +243,19 @@ def test_b07_no_method_asks_for_more_than_it_declares(name, chosen):
             most = find_method(name).limits(method, schema)
             budget = Budget((0.5, 1e6)[number % 2], 1e-6)
             parts = [table.take(part) for part in np.array_split(np.arange(len(table)), 2)]
-            federation = federate(parts, schema, budget, trust=TrustedServer(), seed=number, transport=Watched)
-            watched = federation.transport
-            assert isinstance(watched, Watched)
+            link = Faulty()
+            federation = federate(parts, schema, budget, trust=TrustedServer(), seed=number, transport=link)
+            link.doors = {door: replace(one, trains=False) for door, one in link.doors.items()}
             try:
                 method.fit(federation)
             except (InvalidParameter, Unsupported):
                 continue
             finally:
-                assert all(extent <= limit for seen in watched.seen for extent, limit in zip(seen, most, strict=True))
+                asked = {message.request.query: None for message in link.sent}
+                extents = [query.extent(schema) for query in asked if isinstance(query, Query)]
+                assert all(
+                    extent <= limit for seen in extents if seen for extent, limit in zip(seen, most, strict=True)
+                )
             ran += 1
     assert ran >= len(chosen) // 2
 

@@ -17,14 +17,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tomli_w
-from tests.attacks.world import COORDINATOR, ask_deployed, question, values
+from tests.attacks.world import ask_deployed, deployed, question, values
 
-from fedsynth.deploy.host.config import load_site_config
-from fedsynth.deploy.host.state import create_state
 from fedsynth.errors import DataWarning
 from fedsynth.federation.local import LocalNoise
-from fedsynth.federation.policy import VERBS
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.persons import keep_rows
@@ -44,25 +40,7 @@ def whole_numbers(rows: int) -> pd.DataFrame:
 
 def deployed_counts(folder: Path, rows: pd.DataFrame) -> list[int]:
     """Return what a deployed site with ``rows`` in a Parquet file answers to one cheap question, rho 1e-4."""
-    folder.mkdir()
-    ONE.save(folder / "schema.toml")
-    rows.to_parquet(folder / "rows.parquet", index=False)
-    content = {
-        "site": {"name": "north"},
-        "source": {"data": "rows.parquet", "schema": "schema.toml", "rows_are_persons": True},
-        "coordinator": {"key": COORDINATOR.public.hex()},
-        "policy": {
-            "budget": {"epsilon": 1.0, "delta": 1e-6},
-            "per_run": {"epsilon": 1.0, "delta": 1e-6},
-            "trusts": {"local": {}},
-            "verbs": list(VERBS),
-            "plans": "any",
-        },
-        "flower": {"superlink": "127.0.0.1:9"},
-    }
-    (folder / "site.toml").write_text(tomli_w.dumps(content))
-    config = load_site_config(folder)
-    create_state(config)
+    config = deployed(folder, rows, ONE, None, "rows.parquet")
     asked = question(Counts((Axis(0),), ((0,),)), schema=ONE.digest, release=Gaussian(1e-4))
     return list(values(ask_deployed(config, asked)))
 

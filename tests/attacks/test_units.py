@@ -19,9 +19,9 @@ from multiprocessing import get_context
 from typing import Any, Literal
 
 import pytest
-from tests.asking import agreed
 from tests.attacks.world import ask, deployed, frame, question, sealed, site
 from tests.command import fedsynth
+from tests.world import agreed
 
 from fedsynth.deploy.host.state import answer, open_account
 from fedsynth.errors import InvalidParameter, Refused
@@ -91,13 +91,7 @@ def test_a_larger_unit_prices_earlier_questions_anew():
 
 @pytest.mark.parametrize(
     ("unit", "public", "factor"),
-    [
-        (Unit(5), False, 5),
-        (Unit(1), True, 2),
-        (Unit(3), True, 6),
-        (Unit(1, 3), False, 3),
-        (Unit(2, 2), True, 8),
-    ],
+    [(Unit(5), False, 5), (Unit(1), True, 2), (Unit(3), True, 6), (Unit(1, 3), False, 3), (Unit(2, 2), True, 8)],
 )
 def test_a_changed_policy_prices_anew(unit, public, factor):
     """Rho grows with the square of the steps, and a pure epsilon with the steps; a replaced row is two steps."""

@@ -33,12 +33,10 @@ GRID = grid_for(1.0, CELLS)
 
 
 def gradient_sum(weights: Weights = WEIGHTS, rate: float = 0.5, clip: float = 1.0) -> GradientSum:
-    """Return the question for one step."""
     return GradientSum(rate, weights_digest(weights), NETWORK, ENCODERS, clip, GRID)
 
 
 def local_training(updates: int = 3, rate: float = 0.5, clip: float = 1.0, batch: int = 0) -> LocalTraining:
-    """Return the question for a round."""
     sizes = (("north", 40),)
     digest = weights_digest(WEIGHTS)
     return LocalTraining(rate, digest, NETWORK, ENCODERS, clip, GRID, updates, batch, 0.01, 0.0, sizes)
@@ -66,7 +64,6 @@ def exactly(query: Training, rows: Table, weights: Weights = WEIGHTS) -> NDArray
 
 
 def only(diagnosis: str, rows: int) -> Table:
-    """Return rows of one diagnosis."""
     import pandas as pd
 
     return SCHEMA.encode(pd.DataFrame({"sex": ["m"] * rows, "diagnosis": [diagnosis] * rows, "age": [97.0] * rows}))

@@ -7,7 +7,10 @@ protocol tells it; where a test looks at rows, it does so to judge the attack.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +22,7 @@ import pandas as pd
 import pytest
 import tomli_w
 from numpy.typing import NDArray
-from tests.asking import request_of
+from tests.world import request_of
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, create_state, site_secret
@@ -124,20 +127,32 @@ def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> l
 
 
 def rows_of(of: Site) -> Table:
-    """Return the rows of a site that has them at hand."""
     assert isinstance(of.rows, Table)
     return of.rows
 
 
-def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
-    """Return a deployed site, with its rows in a CSV file."""
+def deployed(
+    folder: Path,
+    rows: pd.DataFrame | bytes,
+    schema: Schema = SCHEMA,
+    source: Mapping[str, Any] | None = None,
+    file: str = "rows.csv",
+    /,
+    **policy: Any,
+) -> SiteConfig:
+    """Return a deployed site with its rows, or bytes of any kind, in a CSV or Parquet file."""
     folder.mkdir(parents=True)
-    SCHEMA.save(folder / "schema.toml")
-    rows.to_csv(folder / "rows.csv", index=False)
+    schema.save(folder / "schema.toml")
+    if isinstance(rows, bytes):
+        (folder / file).write_bytes(rows)
+    elif file.endswith(".csv"):
+        rows.to_csv(folder / file, index=False)
+    else:
+        rows.to_parquet(folder / file, index=False)
     limits = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
     content = {
         "site": {"name": "north"},
-        "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
+        "source": {"data": file, "schema": "schema.toml", "rows_are_persons": True, **(source or {})},
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {
             "budget": limits,
@@ -150,7 +165,7 @@ def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
         "flower": {"superlink": "127.0.0.1:9"},
     }
     (folder / "site.toml").write_text(tomli_w.dumps(content))
-    os.utime(folder / "rows.csv", (0, 0))
+    os.utime(folder / file, (0, 0))
     config = load_site_config(folder)
     create_state(config)
     return config
@@ -195,7 +210,6 @@ def answer_in(reply: bytes) -> bytes:
 
 
 def read(of: Site, request: Request, data: bytes) -> Reply:
-    """Return the reply in bytes that a site signed."""
     return read_reply(data, request, of.name, Keys(of.secret).identity, COORDINATOR.unseal)
 
 
@@ -216,7 +230,6 @@ def ask_deployed(config: SiteConfig, request: Request, seen: AuditPosition | Non
 
 
 def values(reply: Reply) -> NDArray[np.int64]:
-    """Return the numbers of a reply that has some."""
     assert isinstance(reply.answer, PlainAnswer), reply
     return reply.answer.values
 
@@ -300,6 +313,21 @@ def converse(
             if said.reply.answer is not None:
                 session.receive(name, said.reply.answer)
     return turns
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Programs
+
+
+def found_by(program: str, *arguments: object) -> dict[str, Any]:
+    """Run a module of this folder as a process, and return the JSON that it prints."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", f"tests.attacks.{program}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ def prior_of(x: np.ndarray, floor: float = 1e-6) -> Prior:
 
 
 def added(parts: list[SufficientStatistics]) -> SufficientStatistics:
-    """Return the sums over all parts, with an axis of one column."""
     return SufficientStatistics(*(np.sum([getattr(one, n) for one in parts], axis=0)[None] for n in vars(parts[0])))
 
 

@@ -28,9 +28,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.attacks.world import SCHEMA, answer_in
-from tests.chaos.world import BUDGET, METHODS, Fault, Outcome, Plan, Setup, needles_of
-from tests.deploy.flower_world import RUN, FlowerWorld, children, lay_out
+from tests.attacks.world import answer_in
+from tests.chaos.world import Fault, Outcome, Plan, Setup, needles_of
+from tests.deploy.flower_world import RUN, FlowerWorld, children
 from tests.deploy.recomputing import keep_salts
 
 from fedsynth.deploy.flower.control import TABLES
@@ -247,27 +247,15 @@ class DeployedWorld(FlowerWorld):
     def begin(self, folder: Path, plan: Plan, deadline: float) -> Deployed:
         """Lay out the federation of a plan, with the ``deadline`` of a round in seconds; start nothing."""
         folder.mkdir()
-        self.plan, setup = plan, plan.setup
+        self.plan = plan
         self.home = folder / "root"
-        lay_out(
-            self.home,
-            setup.tables(),
-            SCHEMA,
-            setup.trust,
-            setup.method,
-            budget=BUDGET,
-            options=METHODS[setup.method],
-            trust_options=setup.trust_options,
-            min_sites=setup.min_sites,
-            deadline=deadline,
-            answer_every=1.0,
-        )
+        plan.setup.lay_out(self.home, deadline=deadline, answer_every=1.0)
         keep_salts(self.home)
         self.use(self.home)
         for name, relay in self.relays.items():
             relay.rng = random.Random(f"{name} {plan}")
         self.outcome = Deployed(self.home, plan, notes=folder / "replies")
-        self._needles = {needle: what for needle, what in needles_of(setup).items() if len(needle) >= 10}
+        self._needles = {needle: what for needle, what in needles_of(plan.setup).items() if len(needle) >= 10}
         self._printed = {name: len(self.log(name)) for name in self.processes}
         return self.outcome
 

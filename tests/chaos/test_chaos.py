@@ -11,13 +11,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.chaos.world import (
-    World,
-    exact_counts_in_files,
-    faults_of_accounts,
-    plan_of,
-    same_result,
-)
+from tests.chaos.world import World, exact_counts_in_files, faults_of_accounts, plan_of, same_result
 
 SEEDS = 80
 GATE = (0, 4, 8, 13)  # oneshot trusted, auto local, fedprivsyn secure, auto local

@@ -18,9 +18,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.attacks.world import SCHEMA
-from tests.chaos.world import BUDGET, METHODS, Outcome, Plan, Setup, exact_counts_in_files, faults_of_accounts
-from tests.deploy.flower_world import RUN, lay_out, product
+from tests.chaos.world import Outcome, Plan, Setup, exact_counts_in_files, faults_of_accounts
+from tests.deploy.flower_world import RUN, product
 from tests.deploy.recomputing import drop_triggers, keep_salts, recomputed
 
 FEDSYNTH = [sys.executable, "-c", "from fedsynth.cli.app import main; main()"]
@@ -40,25 +39,13 @@ class FilesWorld:
         self.setup = setup
         for place in (self.exchange, self.hidden):
             place.mkdir(parents=True)
-        lay_out(
-            self.root,
-            setup.tables(),
-            SCHEMA,
-            setup.trust,
-            setup.method,
-            budget=BUDGET,
-            options=METHODS[setup.method],
-            trust_options=setup.trust_options,
-            min_sites=setup.min_sites,
-            deadline=BOUND,
-        )
+        setup.lay_out(self.root, deadline=BOUND)
         keep_salts(self.root)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.logs: list[subprocess.Popen[bytes]] = []
         self.codes: list[int] = []
 
     def start(self, name: str) -> None:
-        """Start a site, or the server."""
         command = ["deploy", "run", str(self.root)]
         if name != "server":
             command = ["site", "serve", str(self.root / "sites" / name)]
@@ -73,7 +60,6 @@ class FilesWorld:
         self.logs.append(log)
 
     def log(self, name: str) -> str:
-        """Return what a process printed."""
         return (self.root / f"{name}.log").read_text()
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ import msgspec
 import numpy as np
 from tests.attacks.world import SCHEMA, answer_in, table
 from tests.deploy.flower_world import RUN, SEED, lay_out, product, simulated
-from tests.tables import contingency
+from tests.world import contingency
 
 from fedsynth.deploy.host import state as site_state
 from fedsynth.deploy.host.config import load_site_config
@@ -79,12 +79,10 @@ class Setup:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the sites."""
         return tuple(f"site-{k}" for k in range(self.sites))
 
     @property
     def trust_options(self) -> dict[str, Any]:
-        """Numbers of the trust."""
         if self.trust != "secure":
             return {}
         missing = self.sites - self.min_sites
@@ -93,6 +91,13 @@ class Setup:
     def tables(self) -> dict[str, Table]:
         """Return each site's rows."""
         return {name: table(80 + 13 * k, k) for k, name in enumerate(self.names)}
+
+    def lay_out(self, root: Path, **options: Any) -> None:
+        """Lay a deployment of the setup out in a folder; start nothing."""
+        options = {"options": METHODS[self.method], "trust_options": self.trust_options, **options}
+        lay_out(
+            root, self.tables(), SCHEMA, self.trust, self.method, budget=BUDGET, min_sites=self.min_sites, **options
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,6 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """Return the setup and the faults of a seed."""
     rng = random.Random(seed)
     methods, trusts = list(METHODS), list(TRUSTS)
     # All nine pairs come round in turn; what else differs is drawn.
@@ -236,11 +240,9 @@ class Sockets:
 
     @property
     def sites(self) -> Sequence[str]:
-        """Names of the sites."""
         return tuple(self.doors)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield one reply per message."""
         for message in messages:
             yield self._asked(message)
             self.old.append(message)
@@ -327,7 +329,6 @@ class Outcome:
 
     @property
     def completed(self) -> bool:
-        """Whether the result is there."""
         return (self.root / "runs" / RUN).is_dir()
 
     @property
@@ -343,19 +344,7 @@ class World:
         """Lay the federation out; start nothing."""
         self.folder, self.plan = folder, plan
         self.root = folder / "root"
-        setup = plan.setup
-        lay_out(
-            self.root,
-            setup.tables(),
-            SCHEMA,
-            setup.trust,
-            setup.method,
-            budget=BUDGET,
-            options=METHODS[setup.method],
-            trust_options=setup.trust_options,
-            min_sites=setup.min_sites,
-            deadline=DEADLINE,
-        )
+        plan.setup.lay_out(self.root, deadline=DEADLINE)
         self.sites: dict[str, Any] = {}
         self.server: Any = None
         self.starts: Counter[str] = Counter()
@@ -508,7 +497,6 @@ def undisturbed(setup: Setup, folder: Path) -> tuple[bytes, bytes]:
 
 
 def account_of(outcome: Outcome, name: str) -> Book:
-    """Return a site's account."""
     return Book(load_site_config(outcome.root / "sites" / name).account)
 
 

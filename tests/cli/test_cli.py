@@ -273,7 +273,6 @@ def test_persons_are_evaluated_as_persons(tmp_path):
 
 
 def identified(frame: pd.DataFrame, persons: np.ndarray) -> np.ndarray:
-    """Return the patients with these integers."""
     return frame["patient"][np.isin(identify(frame["patient"]), persons)].unique()
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.cli.golden.make import FOLDER, MISTAKES, answer, answers, call, commands, examples, helps, world
+from tests.command import run
 
 import fedsynth
 from fedsynth.cli import commands as cli
 from fedsynth.cli.adapter import help_of
-from fedsynth.cli.app import app, main
+from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command
 from fedsynth.errors import InvalidParameter, SchemaError, nearest
 from fedsynth.methods.generators import GUM, PGM
@@ -33,13 +34,6 @@ SCHEMA = Schema((Numeric("age", 0, 99), Categorical("income", ("low", "high")), 
 BUDGET = ["--epsilon", "1", "--delta", "1e-6"]
 SIMULATE = ["simulate", "--data", "DATA", *BUDGET]
 EVALUATE = ["evaluate", "DATA", "DATA", "--schema", "s.toml", "--out", "o"]
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
 
 
 @pytest.fixture
@@ -215,10 +209,7 @@ SLIPS: list[tuple[list[str], str]] = [
     ([*SIMULATE, "--partition", "column:incme"], "did you mean 'income'?"),
     ([*SIMULATE, "--target", "incme", "--holdout", "0.1"], "did you mean 'income'?"),
     ([*SIMULATE, "--method", "tda", "--set", "target=incme"], "did you mean 'income'?"),
-    (
-        [*SIMULATE, "--method", "fedprivsyn", "--set", "generator=pmg"],
-        "did you mean 'pgm'?",
-    ),
+    ([*SIMULATE, "--method", "fedprivsyn", "--set", "generator=pmg"], "did you mean 'pgm'?"),
     ([*SIMULATE, "--format", "parqet"], "did you mean 'parquet'?"),
     (["compare", "--data", "DATA", *BUDGET, "--method", "oneshoot"], "did you mean 'oneshot'?"),
     (["compare", "--data", "DATA", *BUDGET, "--test", "welsh"], "did you mean 'welch'?"),
@@ -233,10 +224,7 @@ SLIPS: list[tuple[list[str], str]] = [
     (["compare", "--data", "DATA", "--epsilon", "0", "--delta", "0"], "epsilon must be"),
     ([*EVALUATE, "--suites", "thesiss"], "did you mean 'thesis'?"),
     ([*EVALUATE, "--target", "incme"], "did you mean 'income'?"),
-    (
-        [*EVALUATE, "--known", "age,incme"],
-        "did you mean 'income'?",
-    ),
+    ([*EVALUATE, "--known", "age,incme"], "did you mean 'income'?"),
     (["plan", "--schema", "s.toml", "--rows", "9", "--sites", "2", *BUDGET, "--method", "amm"], "did you mean 'aim'?"),
 ]
 

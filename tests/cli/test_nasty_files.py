@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from fedsynth.cli.app import main
+from tests.command import run
 
 BUDGET = ("--method", "oneshot", "--epsilon", "1", "--delta", "1e-6", "--sites", "2", "--seed", "0")
 AGREED = """fedsynth_schema = 1
@@ -29,14 +28,6 @@ name = "g"
 type = "categorical"
 values = ["a", "b"]
 """
-
-
-def run(*arguments: object) -> int:
-    """Return the exit code of a command; whatever else it raises is a traceback to its user."""
-    with pytest.raises(SystemExit) as stopped:
-        main([str(one) for one in arguments])
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
 
 
 def csv(header: str, rows: Sequence[str]) -> bytes:

@@ -53,7 +53,6 @@ def test_one_field_is_an_option_an_entry_and_a_line_of_the_reference(plugin):
     made: list[Any] = []
 
     def command(job: partial[Job]) -> None:
-        """Make a job."""
         made.append(job(method="auto", epsilon=1.0, delta=1e-6))
 
     command.__annotations__["job"] = Annotated[partial[plugin.LargerJob], Fields("patience", "trust")]  # type: ignore[name-defined]

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.contract.tda_strategies import mixture_sums, moments, products
-from tests.contract.training_strategies import gradient_sums, local_trainings
+from tests.contract.training_strategies import gradient_sums, local_trainings, rare
 
 from fedsynth.cliques import MOST_WEIGHT
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, RecordCount
@@ -43,11 +43,6 @@ SCHEMAS = (
     ),
 )
 """Categories alone; a number that may be missing beside a category; one integer column; derived columns and a rule."""
-
-
-def rare(usual: st.SearchStrategy[Any], unusual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return ``usual``, and one time in thirty ``unusual``."""
-    return st.sampled_from([usual] * 29 + [unusual]).flatmap(lambda drawn: drawn)
 
 
 @st.composite

@@ -15,12 +15,10 @@ _EXPONENTS = st.sampled_from([-200, -199, -60, -1, 0, 1, 60, 199, 200]) | st.int
 
 
 def products(schema: Schema) -> st.SearchStrategy[ProductSums]:
-    """Return valid products under a schema."""
     return st.builds(ProductSums, encodings(schema), bounds())
 
 
 def moments(schema: Schema) -> st.SearchStrategy[MomentSums]:
-    """Return valid moments under a schema."""
     columns = st.tuples(*(mixture_encoding(column) for column in schema.stored))
     return st.builds(MomentSums, columns, bounds())
 

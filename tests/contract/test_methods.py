@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import get_args
@@ -16,17 +16,16 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
-from tests.contract.world import DECLARED, METHODS, SCHEMA, TRUSTS, VARIANTS, Watched, random_table, tables
-from tests.tables import contingency, warned_of_empty
+from tests.contract.world import DECLARED, METHODS, SCHEMA, TRUSTS, VARIANTS, random_table, tables
+from tests.world import Ask, Faulty, contingency, losing, silent, warned_of_empty
 
 from fedsynth.errors import BudgetExceeded, Refused, SiteLost, Unsupported
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, records
+from fedsynth.federation.transport import Message, records
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.registry import COHORT_RATE, Promise
 from fedsynth.models.mrf import MarkovRandomField
@@ -64,26 +63,6 @@ def world(name: str, trust: str, **options) -> Federation:
         return federate(data, SCHEMA, options.pop("budget", BUDGET), trust=TRUSTS[trust], **options)
 
 
-def kept(members: list[Site]) -> Callable[[Sequence[Site]], InProcess]:
-    """Return a transport factory that keeps hold of the sites."""
-
-    def make(sites: Sequence[Site]) -> InProcess:
-        members.extend(sites)
-        return InProcess(sites)
-
-    return make
-
-
-def watched(links: list[Watched]) -> Callable[[Sequence[Site]], Watched]:
-    """Return a transport factory that notes what travels, and keeps the transport in ``links``."""
-
-    def make(sites: Sequence[Site]) -> Watched:
-        links.append(Watched(sites))
-        return links[-1]
-
-    return make
-
-
 def bits(synthesizer: Synthesizer) -> bytes:
     _, arrays = synthesizer.model.to_arrays()
     rows = synthesizer.sample_table(200, 0)
@@ -101,9 +80,9 @@ class Fit:
 
 @cache
 def fit(name: str, trust: str, budget: str) -> Fit:
-    sites: list[Site] = []
-    federation = world(name, trust, budget=BUDGETS[budget], transport=kept(sites))
-    return Fit(METHODS[name].fit(federation), federation, sites)
+    link = Faulty()
+    federation = world(name, trust, budget=BUDGETS[budget], transport=link)
+    return Fit(METHODS[name].fit(federation), federation, list(link.doors.values()))
 
 
 def always(name: str):
@@ -125,10 +104,10 @@ def test_exemptions_are_of_known_promises_and_have_reasons():
 def test_a_method_that_is_not_adaptive_asks_the_same_whatever_the_rows_hold(name):
     asked = []
     for seed in (0, 10, 20):
-        link: list[Watched] = []
+        link = Faulty()
         data = [random_table(rows, seed + at) for at, rows in enumerate((90, 40))]
-        METHODS[name].fit(world(name, "trusted", data=data, transport=watched(link)))
-        asked.append(link[0].questions)
+        METHODS[name].fit(world(name, "trusted", data=data, transport=link))
+        asked.append([(message.site, message.request.question) for message in link.sent])
     assert asked[0]
     assert asked[0] == asked[1] == asked[2]
 
@@ -197,34 +176,36 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_pays_once(name, trust, 
     whole = fit(name, trust, "zcdp")
     expected = bits(whole.synthesizer)
     exchanges = len({entry.step for entry in whole.federation.ledger.entries if not entry.paid_by})
-    members: list[Site] = []
-    world(name, trust, transport=kept(members))
 
-    def attempt(dies_at: int | None) -> tuple[Synthesizer, Watched]:
-        link = Watched(members, dies_at=dies_at)
-        federation = world(name, trust, transport=lambda _: link, transcript=tmp_path / f"{name}-{trust}")
-        return METHODS[name].fit(federation), link
+    def attempt(link: Faulty) -> Synthesizer:
+        return METHODS[name].fit(world(name, trust, transport=link, transcript=tmp_path / f"{name}-{trust}"))
 
+    def dies(message: Message, ask: Ask) -> Reply:
+        if first.exchanges >= max(1, exchanges - 1):
+            raise ConnectionError("the server's process ended here")
+        return ask(message)
+
+    first = Faulty(dies)
     with pytest.raises(ConnectionError):
-        attempt(dies_at=max(1, exchanges - 1))
-    result, link = attempt(dies_at=None)
-    assert bits(result) == expected
-    for site in members:  # the same accounts saw both attempts
+        attempt(first)
+    link = first.back()
+    assert bits(attempt(link)) == expected
+    for site in link.doors.values():  # the same accounts saw both attempts
         told = whole.federation.ledger.per_site.get(site.name)
         assert site.account.spent().rho == pytest.approx(told.rho if told else 0.0)
     if trust == "local":
-        asked_twice = [reply for reply in link.replies if reply[0] < max(0, exchanges - 2)]
-        assert not asked_twice
+        assert all(message.request.head.step >= exchanges - 2 for message in link.sent)
 
 
 @pytest.mark.parametrize(("name", "trust"), REPEATED)
 def test_the_size_of_replies_does_not_depend_on_rows(name, trust):
     sizes = []
     for factor in (1, 7):
-        link: list[Watched] = []
+        link = Faulty()
         data = [random_table(rows * factor, seed) for seed, rows in enumerate((40, 9, 0))]
-        always(name).fit(world(name, trust, data=data, transport=watched(link)))
-        sizes.append(link[0].replies)
+        always(name).fit(world(name, trust, data=data, transport=link))
+        steps = [message.request.head.step for message in link.sent]
+        sizes.append([(step, reply.site, len(reply.data)) for step, reply in zip(steps, link.replies, strict=True)])
     if not DECLARED[name].adaptive:
         assert sizes[0] == sizes[1]
     else:
@@ -237,31 +218,15 @@ def test_the_size_of_replies_does_not_depend_on_rows(name, trust):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_lost_site_does_not_stop_the_round_and_a_lost_majority_does(name):
     trust = "trusted" if name in CENTRAL else "local"
-    federation = world(
-        name,
-        trust,
-        transport=lambda sites: Watched(sites, dead=frozenset({"site-001"})),
-        public_sizes=name not in NO_PUBLIC_SIZES,
-    )
+    link = Faulty(silent({0: {"site-001"}}))
+    federation = world(name, trust, transport=link, public_sizes=name not in NO_PUBLIC_SIZES)
     result = METHODS[name].fit(federation)
     assert len(result.sample(10, 0)) == 10
     assert set(federation.lost) <= {"site-001"}
 
-    everyone = frozenset(f"site-{k:03d}" for k in range(5))
-    dead = world(name, trust, transport=lambda sites: Watched(sites, dead=everyone))
+    dead = world(name, trust, transport=Faulty(losing(lambda message: True)))
     with pytest.raises(SiteLost, match="resumes"):
         METHODS[name].fit(dead)
-
-
-class Garbling(InProcess):
-    """Sites of which one sends numbers of another count, impossible ones, or none."""
-
-    spoil: Callable[[Reply], Reply]
-
-    def exchange(self, messages):
-        """Yield replies, those of ``site-001`` spoiled."""
-        for reply in super().exchange(messages):
-            yield self.spoil(reply) if reply.site == "site-001" else reply
 
 
 def _numbers(reply: Reply, change: Callable[[np.ndarray], np.ndarray]) -> Reply:
@@ -282,15 +247,11 @@ def _numbers(reply: Reply, change: Callable[[np.ndarray], np.ndarray]) -> Reply:
 )
 @pytest.mark.parametrize(("name", "trust"), [("oneshot", "trusted"), ("oneshot", "local"), ("aim", "trusted")])
 def test_a_malformed_reply_counts_as_a_dropout(name, trust, spoil):
-    def transport(sites):
-        link = Garbling(sites)
-        link.spoil = spoil
-        return link
-
-    federation = world(name, trust, transport=transport, public_sizes=True)
-    silent = world(name, trust, transport=lambda sites: Watched(sites, dead=frozenset({"site-001"})), public_sizes=True)
-    found, expected = METHODS[name].fit(federation), METHODS[name].fit(silent)
-    assert set(silent.lost) == {"site-001"}
+    garbled = Faulty(lambda message, ask: spoil(ask(message)) if message.site == "site-001" else ask(message))
+    federation = world(name, trust, transport=garbled, public_sizes=True)
+    without = world(name, trust, transport=Faulty(silent({0: {"site-001"}})), public_sizes=True)
+    found, expected = METHODS[name].fit(federation), METHODS[name].fit(without)
+    assert set(without.lost) == {"site-001"}
     assert set(federation.lost) <= {"site-001"}
     pd.testing.assert_frame_equal(found.sample(20, 0), expected.sample(20, 0))
 
@@ -363,12 +324,10 @@ def test_a_site_is_capped():
 
 
 def test_a_site_stops_at_its_own_limit_whatever_the_server_believes():
-    members: list[Site] = []
-    federation = world("oneshot", "local", transport=kept(members))
-    with warned_of_empty(tables()):
-        greedy = federate(
-            tables(), SCHEMA, Budget(50.0, 1e-6), trust=LocalNoise(), seed=3, transport=lambda _: InProcess(members)
-        )
+    link = Faulty()
+    federation = world("oneshot", "local", transport=link)
+    members = link.doors.values()
+    greedy = world("oneshot", "local", budget=Budget(50.0, 1e-6), transport=link)
     share = BUDGET.rho / greedy.budget.rho
     greedy.sum(RecordCount(), 0.9 * share)
     before = [site.account.spent() for site in members]

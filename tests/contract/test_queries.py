@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.asking import request_of
 from tests.contract.strategies import SCHEMAS, STRATEGIES, rows
 from tests.contract.training_strategies import SITE, sent_with
+from tests.world import request_of
 
 from fedsynth.deep import training
 from fedsynth.deep.training import GradientSum, LocalTraining, NetworkTraining

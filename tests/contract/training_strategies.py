@@ -109,7 +109,6 @@ def encoder(draw: st.DrawFn, column: Column) -> Encoder:
 
 @st.composite
 def groups(draw: st.DrawFn, cells: int) -> NDArray[np.int64]:
-    """Draw a token for each cell."""
     token = st.sampled_from([0, 0, 1, 2, 30]) | rare(
         st.integers(0, 3), st.sampled_from([MOST_TOKENS - 1, MOST_TOKENS, 2**24, -1, 2**62])
     )
@@ -134,7 +133,6 @@ def hostile_weights() -> st.SearchStrategy[tuple[str, int]]:
 
 
 def weights_of(named: tuple[str, int], cells: int) -> Weights:
-    """Return weights of that name, and remember what they were sent as."""
     name, seed = named
     rng = np.random.default_rng(seed)
     match name:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from fedsynth.federation import names
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.wire import Reply
 from fedsynth.methods import Method, Registration, all_methods
 from fedsynth.methods.generators import PGM
 from fedsynth.methods.registry import Promise
@@ -74,7 +69,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "fedctgan": {"fedctgan": {**NETWORK, "noise": 8}},
 }
 VARIANT_EXEMPT: dict[str, dict[Promise, str]] = {
-    "aim-cohorts": {"any split": "the vault holds the tables of the sites that were drawn"},
+    "aim-cohorts": {"any split": "the vault holds the tables of the sites that were drawn"}
 }
 DECLARED: dict[str, Registration] = {
     variant: dataclasses.replace(
@@ -111,33 +106,3 @@ def random_table(rows: int, seed: int) -> Table:
 def tables() -> list[Table]:
     """Return five sites: big, middling, small, one row, none."""
     return [random_table(rows, seed) for seed, rows in enumerate((400, 150, 40, 1, 0))]
-
-
-@dataclass
-class Watched(InProcess):
-    """Notes questions and bytes of replies, and loses the sites named in ``dead``; dies at exchange ``dies_at``."""
-
-    members: Sequence[Site]
-    dead: frozenset[str] = frozenset()
-    dies_at: int | None = None
-    replies: list[tuple[int, str, int]] = field(default_factory=list)
-    questions: list[tuple[str, str]] = field(default_factory=list)
-    exchanges: int = 0
-
-    def __post_init__(self) -> None:
-        """Reach the members."""
-        super().__init__(self.members)
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield replies, a loss for each dead site."""
-        self.exchanges += 1
-        for message in messages:
-            self.questions.append((message.site, message.request.question))
-            if self.dies_at is not None and self.exchanges >= self.dies_at:
-                raise ConnectionError("the server's process ended here")
-            if message.site in self.dead:
-                yield message.lost("it is silent")
-                continue
-            (reply,) = super().exchange([message])
-            self.replies.append((message.request.head.step, message.site, len(reply.data)))
-            yield reply

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tables import contingency
+from tests.world import contingency
 
 from fedsynth.data.partition import (
     IID,

@@ -23,17 +23,7 @@ from fedsynth.data.sources import open_source
 from fedsynth.data.sources.streamed import stream
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.rows import Rows, Source, Table
-from fedsynth.schema import (
-    Boolean,
-    Categorical,
-    Computed,
-    Datetime,
-    Identifier,
-    Numeric,
-    Rule,
-    Schema,
-    Stored,
-)
+from fedsynth.schema import Boolean, Categorical, Computed, Datetime, Identifier, Numeric, Rule, Schema, Stored
 from fedsynth.schema.bins import Axis
 
 pytest.importorskip("ibis", reason="the extra [sql] is not installed")

@@ -28,7 +28,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data import postgres
-from tests.tables import contingencies, contingency
+from tests.world import contingencies, contingency
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_table, without_missing

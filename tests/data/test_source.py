@@ -35,6 +35,11 @@ def frame(rows: int = 400) -> pd.DataFrame:
     return SCHEMA.decode(codes, rng)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.csv"
+
+
 @pytest.mark.parametrize(("suffix", "kind"), [(".csv", "rfc4180"), (".parquet", None)])
 def test_a_written_frame_reads_back_to_the_same_codes_and_dtypes(tmp_path, suffix, kind):
     written = frame()
@@ -64,8 +69,7 @@ def test_missing_values_among_the_categories_of_a_parquet_file_are_missing(tmp_p
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
-def test_usual_delimiters(tmp_path, mark):
-    path = tmp_path / "t.csv"
+def test_usual_delimiters(path, mark):
     path.write_text(mark.join(["zip", "age"]) + "\n" + mark.join(["007", "41"]) + "\n")
     assert column_names(path) == ["zip", "age"]
     assert read_frame(path)["zip"].tolist() == ["007"]
@@ -86,8 +90,7 @@ def test_types_of_text_are_read_as_a_person_would():
         assert kind(*texts) in ("object", "str"), texts
 
 
-def test_a_row_that_does_not_fit_is_left_out_and_named_wherever_its_chunk_begins(tmp_path):
-    path = tmp_path / "t.csv"
+def test_a_row_that_does_not_fit_is_left_out_and_named_wherever_its_chunk_begins(path):
     path.write_text("zip,age,member,seen\n" + "007,30,true,2020-05-05\n" * 20 + "008,300,true,2020-05-05\n")
     for chunk_rows in (1, 8, 100):
         table = read_table(path, SCHEMA, chunk_rows=chunk_rows)
@@ -98,8 +101,7 @@ def test_a_row_that_does_not_fit_is_left_out_and_named_wherever_its_chunk_begins
     assert "'age', row 20: '300' lies outside [0, 120]: clipped" in report.problems[1]
 
 
-def test_values_that_are_clipped_are_told_and_the_file_fits(tmp_path):
-    path = tmp_path / "t.csv"
+def test_values_that_are_clipped_are_told_and_the_file_fits(path):
     path.write_text("zip,age,member,seen\n007,300,true,1066-10-14\n")
     report = check_table(path, SCHEMA)
     assert (report.ok, report.rows, report.left_out) == (True, 1, 0)
@@ -108,8 +110,7 @@ def test_values_that_are_clipped_are_told_and_the_file_fits(tmp_path):
     assert [int(codes[0]) for codes in table.codes] == [0, 31, 1, 0]
 
 
-def test_a_cell_of_broken_text_stops_no_other_row(tmp_path):
-    path = tmp_path / "t.csv"
+def test_a_cell_of_broken_text_stops_no_other_row(path):
     good = b"007,30,true,2020-05-05\n"
     path.write_bytes(b"zip,age,member,seen\n" + good + b"Z\xfcrich,30,true,\n" + good)
     table = read_table(path, SCHEMA)
@@ -137,9 +138,8 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line[:30]))
 @pytest.mark.parametrize("at", [0, 10, 20])
-def test_a_line_that_is_no_row_is_left_out_by_itself_and_named(tmp_path, caplog, line, at):
+def test_a_line_that_is_no_row_is_left_out_by_itself_and_named(path, caplog, line, at):
     """Wherever it stands: in front, between rows whose own quotes are as they should be, and at the end of the file."""
-    path = tmp_path / "t.csv"
     rows = [b"007,30,true,2020-05-05", b'"007",,"false",2020-05-05\r', b'"say, ""hi""",5,true,', b'6",5,true,'] * 5
     whole = read_table(written(path, rows), SINGLE)
     found = read_table(written(path, [*rows[:at], line, *rows[at:]]), SINGLE)
@@ -167,8 +167,7 @@ INVALID = {
 
 @pytest.mark.parametrize("line", INVALID, ids=lambda line: str(line[:30]))
 @pytest.mark.parametrize("at", [0, 10, 20])
-def test_a_file_declared_rfc4180_is_read_as_a_whole_or_not_at_all(tmp_path, line, at):
-    path = tmp_path / "t.csv"
+def test_a_file_declared_rfc4180_is_read_as_a_whole_or_not_at_all(path, line, at):
     rows = [b"007,30,true,2020-05-05", b'"007",,"false",2020-05-05\r', b'"say, ""hi""\nthere",5,true,', b""] * 5
     whole = read_table(written(path, rows), SCHEMA, records="rfc4180")
     assert (len(whole), whole.left_out) == (15, 0)
@@ -328,8 +327,7 @@ def test_a_parquet_column_of_the_wrong_type_is_named_beside_the_values(tmp_path)
     assert any("'perhaps' is neither true nor false: row left out" in one for one in report.problems)
 
 
-def test_a_file_without_a_column_and_one_with_more(tmp_path):
-    path = tmp_path / "t.csv"
+def test_a_file_without_a_column_and_one_with_more(path):
     path.write_text("zip,extra\n007,1\n")
     with pytest.raises(SchemaError, match=r"age.*member.*seen"):
         read_table(path, SCHEMA)
@@ -339,8 +337,7 @@ def test_a_file_without_a_column_and_one_with_more(tmp_path):
     assert any("extra" in problem and "ignored" in problem for problem in report.problems)
 
 
-def test_a_file_of_a_header_only_is_an_empty_site(tmp_path):
-    path = tmp_path / "t.csv"
+def test_a_file_of_a_header_only_is_an_empty_site(path):
     path.write_text("zip,age,member,seen\n")
     assert len(read_table(path, SCHEMA)) == 0
 

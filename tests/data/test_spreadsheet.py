@@ -65,7 +65,6 @@ def test_names_and_categories_that_would_run_are_warned_of():
 
 
 def cells(file: Path) -> list[str]:
-    """Return the header and all cells of a CSV file as text."""
     held = pd.read_csv(file, dtype=str, keep_default_na=False)
     return [*held.columns, *held.to_numpy().ravel()]
 

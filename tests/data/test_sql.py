@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.asking import request_of
 from tests.data import postgres
 from tests.public_data import public_data
-from tests.tables import contingencies, contingency
+from tests.world import contingencies, contingency, request_of
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import PersonLimit, check_table, in_canonical_order, read_frame, read_table
@@ -270,10 +269,7 @@ def test_a_snapshot_does_not_see_what_is_written_meanwhile(visits, server):
 
 def test_a_task_that_needs_rows_is_told_to_read_them(visits):
     with visits.counted(VISITS) as counted:
-        for rows in (
-            lambda: counted.codes,
-            lambda: counted.numbers,
-        ):
+        for rows in (lambda: counted.codes, lambda: counted.numbers):
             with pytest.raises(Unsupported, match="read_table"):
                 rows()
         assert "500" not in repr(counted)

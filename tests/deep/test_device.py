@@ -32,7 +32,6 @@ class OneDevice(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not type
     """Refuses operations on tensors of several devices, as a GPU does: "meta" by itself takes some from the CPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute one operation."""
         found = {one.device.type for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.ndim}
         assert len(found) <= 1, f"{func} mixes {found}"
         return func(*args, **kwargs or {})

@@ -356,9 +356,7 @@ def test_rows_that_fill_a_chunk_add_nothing():
     first = clipped_sum(losses, parameters, 1, 1.0)
     assert np.linalg.norm(first) <= 1 + 1e-6
     np.testing.assert_allclose(
-        clipped_sum(losses, parameters, 3, 1.0),
-        clipped(gradients(network, losses, parameters, 3), 1.0),
-        atol=1e-6,
+        clipped_sum(losses, parameters, 3, 1.0), clipped(gradients(network, losses, parameters, 3), 1.0), atol=1e-6
     )
     assert not clipped_sum(losses, parameters, 0, 1.0).any()
 

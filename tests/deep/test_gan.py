@@ -25,15 +25,7 @@ from tests.models.toy_table import ROWS, SCHEMA, cells_of, encoded, portrait, to
 
 from fedsynth.deep.dpsgd import Tape, clipped_sum, split  # noqa: E402
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, encode_rows  # noqa: E402
-from fedsynth.deep.gan import (  # noqa: E402
-    TAU,
-    Adversaries,
-    Critic,
-    Generator,
-    TabularGAN,
-    draw_conditions,
-    shares_of,
-)
+from fedsynth.deep.gan import TAU, Adversaries, Critic, Generator, TabularGAN, draw_conditions, shares_of  # noqa: E402
 from fedsynth.deep.networks import Adam  # noqa: E402
 from fedsynth.deep.one_hot import OneHot  # noqa: E402
 from fedsynth.errors import InvalidParameter  # noqa: E402  (needs torch)

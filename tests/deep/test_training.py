@@ -25,14 +25,7 @@ from tests.deep.training_world import (  # noqa: E402
     local_training,
     parts,
 )
-from tests.federation.world import (  # noqa: E402  (needs torch)
-    SCHEMA,
-    TRUSTS,
-    Network,
-    start,
-    table,
-    tables,
-)
+from tests.world import SCHEMA, TRUSTS, Faulty, losing, start, table, tables  # noqa: E402  (needs torch)
 
 from fedsynth.deep import training  # noqa: E402
 from fedsynth.deep.diffusion import Diffusion  # noqa: E402
@@ -227,7 +220,7 @@ def _standard_normal(values: np.ndarray) -> None:
 @pytest.mark.parametrize("local", [False, True], ids=["sums", "local"])
 def test_the_whole_budget_is_spent_and_not_a_step_more(trust, local):
     """Server and sites count the same; what is left is what the last digits of the multiplier take."""
-    network, steps = Network(), 6
+    network, steps = Faulty(), 6
     federation = start(network, parts(ROWS, 20, 40), trust, BUDGET)
     names = tuple((name, 20) for name in federation.sites)
 
@@ -257,7 +250,7 @@ def test_the_whole_budget_is_spent_and_not_a_step_more(trust, local):
 @each_method
 def test_what_cannot_be_trained_is_refused_before_anything_is_spent(name):
     for options, says in (({"budget": Budget(1.0, 0.0)}, "--delta"), ({"public_sizes": True}, "--public-sizes")):
-        network = Network()
+        network = Faulty()
         federation = start(network, tables(3), **options)
         with pytest.raises(Unsupported, match=says):
             TINY[name].fit(federation)
@@ -273,7 +266,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_spent(name):
     ],
 )
 def test_a_target_that_is_no_category_is_refused_before_anything_is_spent(target, error, says):
-    network = Network()
+    network = Faulty()
     federation = start(network, tables(3), budget=BUDGET)
     with pytest.raises(error, match=says):
         FedTabDiff(target=target, steps=2, width=8, depth=1).fit(federation)
@@ -286,7 +279,7 @@ def test_without_a_budget_nothing_is_private_and_with_one_all_is_paid(name):
     TINY[name].fit(plain)
     assert plain.statement.headline == "NOT PRIVATE"
     assert all(entry.exact for entry in plain.ledger.entries)
-    network = Network()
+    network = Faulty()
     private = start(network, tables(3, 40), budget=BUDGET)
     TINY[name].fit(private)
     assert private.statement.private
@@ -314,7 +307,7 @@ def test_empty_sites_and_lost_ones_are_borne(name, trust):
     held = dict(
         zip([f"site-{k}" for k in range(5)], [table(60), table(0), table(1), table(30, 2), table(30, 3)], strict=True)
     )
-    network = Network(loses=silent)
+    network = Faulty(losing(silent))
     federation = start(network, held, trust, BUDGET)
     model = TINY[name].fit(federation)
     assert loses["turned"] > 1
@@ -341,8 +334,8 @@ def test_a_run_that_stops_goes_on_to_the_same_weights_and_pays_once(name, trust,
         if what == "training" and done == 2:
             raise Interrupted
 
-    def run(at: str, **options: Any) -> tuple[np.ndarray, Network, Any]:
-        network = Network()
+    def run(at: str, **options: Any) -> tuple[np.ndarray, Faulty, Any]:
+        network = Faulty()
         options = {"trust": trust, "transcript": tmp_path / at, "transport": network, **options}
         federation = federate(tables(4), SCHEMA, BUDGET, **options)
         model: Any = method.fit(federation).model
@@ -386,10 +379,7 @@ def test_memory_and_work_of_a_question_are_bounded_by_its_public_numbers():
     usual: dict[str, Any] = {"rate": 0.1, "clip": 1.0, "batch": 0}
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"updates": 4096, "rate": 1.0, "network": Diffusion(width=256, depth=2)}, "too much for one round"),
-        (
-            {"updates": 4096, "rate": 1e-4, "network": Diffusion(width=512, depth=8)},
-            "too much for one round",
-        ),
+        ({"updates": 4096, "rate": 1e-4, "network": Diffusion(width=512, depth=8)}, "too much for one round"),
         ({"updates": 4096, "clip": 0.0, "batch": 2**16}, "rows in batches"),
         (
             {"updates": 1, "clip": 0.0, "batch": 2**16, "network": Diffusion(width=2048, depth=1)},
@@ -427,7 +417,6 @@ def test_what_methods_ask_for_by_default_and_in_the_papers_is_within_the_bounds(
 
 
 def _changed(query: Any, **changes: Any) -> Any:
-    """Return a question with other fields."""
     return type(query)(**{**{name: getattr(query, name) for name in query.__struct_fields__}, **changes})
 
 

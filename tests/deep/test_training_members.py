@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from tests.contract.world import SCHEMA, random_table
+from tests.world import Faulty
 
 from fedsynth.deep.encoders import BatchLayout, Encoder
 from fedsynth.deep.fedctgan import FedCTGAN
@@ -23,8 +23,6 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import weights_digest
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess
 from fedsynth.federation.wire import LARGEST_MESSAGE, decode, encode
 from fedsynth.methods import all_methods
 from fedsynth.privacy.cost import Budget
@@ -37,13 +35,9 @@ ENCODERS = tuple(Encoder(np.arange(size)) for size in SCHEMA.sizes)
 NETWORK = AutoEncoder(hidden=(8,), latent=2)
 
 
-def world(members: list[Site], **options: Any) -> Federation:
-    def transport(sites: Sequence[Site]) -> InProcess:
-        members.extend(sites)
-        return InProcess(sites)
-
+def world(**options: Any) -> Federation:
     data = [random_table(50, 0), random_table(30, 1)]
-    return federate(data, SCHEMA, Budget(2.0, 1e-6), trust=LocalNoise(), seed=3, transport=transport, **options)
+    return federate(data, SCHEMA, Budget(2.0, 1e-6), trust=LocalNoise(), seed=3, **options)
 
 
 def gradients(federation: Federation) -> None:
@@ -55,7 +49,7 @@ def gradients(federation: Federation) -> None:
 @pytest.mark.parametrize("one", TRAINING, ids=[one.name for one in TRAINING])
 def test_a_method_says_what_to_install_before_anything_is_spent(one, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    federation = world([])
+    federation = world()
     with pytest.raises(Unsupported, match=r"fedsynth\[deep\]"):
         one.kind().fit(federation)
     assert not federation.ledger.entries
@@ -63,8 +57,9 @@ def test_a_method_says_what_to_install_before_anything_is_spent(one, monkeypatch
 
 def test_a_site_without_pytorch_refuses_to_train_and_charges_nothing(monkeypatch, caplog):
     pytest.importorskip("torch")
-    members: list[Site] = []
-    federation = world(members)
+    link = Faulty()
+    federation = world(transport=link)
+    members = link.doors.values()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Refused, match="gradient-sum"):
         gradients(federation)
@@ -77,7 +72,7 @@ def test_a_site_without_pytorch_refuses_to_train_and_charges_nothing(monkeypatch
 
 def test_the_steps_of_a_loop_are_numbered_and_told():
     told: list[tuple[str, int, int]] = []
-    federation = world([], progress=lambda what, done, total: told.append((what, done, total)))
+    federation = world(progress=lambda what, done, total: told.append((what, done, total)))
     assert list(federation.repeat("training", 3)) == [0, 1, 2]
     assert told == [("training", 0, 3), ("training", 1, 3), ("training", 2, 3), ("training", 3, 3)]
 
@@ -156,7 +151,7 @@ def test_a_network_that_may_be_too_large_for_a_message_is_refused_before_anythin
     with pytest.raises(InvalidParameter, match=says):
         method.fit(federation)
     assert not federation.ledger.entries
-    network = method.network() if isinstance(method, FedTabDiff) else NETWORK
+    network = method.network() if isinstance(method, FedTabDiff) else getattr(method, "network", NETWORK)
     with pytest.raises(InvalidParameter, match=says):
         require_size(schema, network, 10**6, 1)
     require_size(schema, network, 16)
@@ -171,10 +166,10 @@ def test_a_dry_run_trains_nothing(monkeypatch):
         federation, _ = dry_run(method, Terms(SCHEMA, Budget(2.0, 1e-6), "local"), parts, seed=0)
         assert federation.ledger.exchanges > (40 if method.local else 3)
     with pytest.raises(SiteLost):  # in a run sites do train
-        FedTabDiff(width=16, depth=1, steps=3).fit(world([]))
+        FedTabDiff(width=16, depth=1, steps=3).fit(world())
 
 
 def test_whole_numbers_do_for_options_that_are_none():
-    federation = world([])
+    federation = world()
     FedVAE(width=16, depth=1, latent=4, factor=2, clip=1, rate=1, steps=2).fit(federation)
     assert federation.ledger.share_spent == pytest.approx(1, abs=1e-3)

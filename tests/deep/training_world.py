@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.federation.world import SCHEMA, table
+from tests.world import SCHEMA, table
 
 from fedsynth.deep.dpsgd import Tape, flattened, split
 from fedsynth.deep.encoders import CellPlaces, Encoder, encode_rows
@@ -36,7 +36,6 @@ WIDE = 64.0
 
 
 def gradient_sum(weights: Weights = START, rate: float = 1.0, clip: float = WIDE) -> GradientSum:
-    """Return the question for one step."""
     return GradientSum(rate, weights_digest(weights), NETWORK, ENCODERS, clip, grid_for(clip, CELLS))
 
 
@@ -80,12 +79,10 @@ def central(rows: Table, batches: Sequence[np.ndarray], learning_rate: float) ->
 
 
 def parts(rows: Table, *ends: int) -> list[Table]:
-    """Return a table cut at these rows."""
     return [rows.take(one) for one in np.split(np.arange(len(rows)), ends)]
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """Return tables one below the other."""
     return concatenate(list(tables))
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
-from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
 from tests.data import postgres
+from tests.world import request_of
 
 from fedsynth.data.read import write_frame
 from fedsynth.deploy.host.checks import check_site

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.asking import request_of
 from tests.attacks.world import (
     PARTS,
     rewritten,
@@ -41,6 +40,7 @@ from tests.deploy.flower_world import (
 )
 from tests.deploy.recomputing import keep_salts, recomputed
 from tests.due import noted_waits, whole
+from tests.world import request_of
 
 import fedsynth
 from fedsynth.deploy.files import folder as files_folder

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.asking import request_of
 from tests.attacks.world import (
     answer_in,
     rewritten,
@@ -22,6 +21,7 @@ from tests.attacks.world import (
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import RUN, SEED, accounts, lay_out, of, product, seeded_salts, simulated, spent
 from tests.due import noted_waits, whole
+from tests.world import request_of
 
 from fedsynth.keys import Keys
 

@@ -20,10 +20,10 @@ import tomli_w
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.asking import request_of
 from tests.attacks.world import answer_in
 from tests.command import fedsynth
 from tests.contract.world import SCHEMA, random_table
+from tests.world import request_of
 
 from fedsynth.deploy import flower
 from fedsynth.deploy.certificates import Authority

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tables import contingency
+from tests.world import contingency
 
 from fedsynth.cliques import all_marginals, downward_closure, maximal, random_workload, weights
 from fedsynth.errors import Unsupported

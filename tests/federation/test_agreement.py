@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -13,15 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
 from msgspec import structs
-from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
 from tests.public_data import public_data
+from tests.world import Faulty, asked, last_reason
 
 from fedsynth.cli.plan import _plan_text
 from fedsynth.data.draft import draft_schema
@@ -33,10 +32,10 @@ from fedsynth.federation.policy_file import policy_from_toml, trust_named
 from fedsynth.federation.query import Counts, Extent, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import AuditPosition, Reply
+from fedsynth.federation.wire import Reply
 from fedsynth.keys import Keys
 from fedsynth.methods import all_methods, find_method
 from fedsynth.methods.aim import AIM
@@ -105,16 +104,8 @@ def site(table: Table | None = None, account: Book | None = None, plan: Agreemen
 
 def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: Any) -> Reply:
     """Put a question to a site and return its reply; by default its size, under the plan."""
-    fields: dict[str, Any] = {
-        "run": "run",
-        "step": 0,
-        "verb": "sum",
-        "release": Gaussian(rho),
-        "plan": PLAN,
-    }
-    request = request_of(query or RecordCount(), **{**fields, **changes})
-    message = Message.of("a", Keys(of.secret).identity, request, COORDINATOR, AuditPosition())
-    return message.reply(of.answer(message.data).data)
+    fields = {"run": "run", "step": 0, "verb": "sum", "release": Gaussian(rho), "plan": PLAN, **changes}
+    return asked(of, COORDINATOR, query or RecordCount(), **fields)
 
 
 def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accounting():
@@ -240,11 +231,6 @@ def test_a_site_holds_a_run_to_what_its_plans_guarantee_rests_on():
     assert ask(door, PAIR, 0.002).code == "answered"
     assert ask(door, PAIR, 0.002, step=2).code == "refused"
     assert ask(door, PAIR, release=Laplace(0.01), step=3).code == "refused"
-
-
-def last_reason(of: Site) -> str:
-    """Return what the site's steward reads of its last refusal."""
-    return str(msgspec.json.decode(list(of.account.export())[-1])["reason"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -605,25 +591,17 @@ def hold(told: Forecast, notes: DryRun, slack: float = 1.05) -> None:
 )
 def test_the_ledger_of_a_dry_run_has_the_size_of_every_message(name, trust, monkeypatch):
     """Of training steps, one is computed and all are counted."""
-    sent: list[tuple[str, int, int]] = []
-
-    class Weighing(InProcess):
-        def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-            asked = list(messages)
-            for message, reply in zip(asked, super().exchange(asked), strict=True):
-                sent.append((message.site, len(message.data), len(reply.data)))
-                yield reply
-
+    link = Faulty()
     if name not in PRIVATE:
         pytest.skip("needs torch")
     steps = 7 if name in TRAINING else 1
-    monkeypatch.setattr(dry_run, "InProcess", Weighing)
+    monkeypatch.setattr(dry_run, "InProcess", link)
     method = dry_run.shortened(PRIVATE[name].kind(**({"steps": steps, "width": 16} if name in TRAINING else {})))
     parts = dry_run.dealt(random_table(300, 0), 5, 0)
     federation, _ = dry_run.dry_run(method, Terms(SCHEMA, BUDGET, trust), parts, seed=0)
     charged = [entry for entry in federation.ledger.entries if not entry.paid_by]
     computed = {entry.question: entry for entry in charged}.values()
-    assert Counter(sizes for entry in computed for sizes in entry.messages()) == Counter(sent)
+    assert Counter(sizes for entry in computed for sizes in entry.messages()) == Counter(link.sizes)
     assert max(Counter(entry.question for entry in charged).values()) == steps
 
 

@@ -11,23 +11,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.federation.world import (
+from tests.world import (
     AGE,
     BUDGET,
     REGION,
     SCHEMA,
     SEX,
     TRUSTS,
-    Network,
+    Faulty,
+    contingency,
     counts,
     exact,
+    losing,
     scores,
     silent,
     start,
     table,
     tables,
 )
-from tests.tables import contingency
 
 from fedsynth.errors import BudgetExceeded, DataWarning, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
 from fedsynth.federation.events import PlainAnswer
@@ -55,9 +56,13 @@ each_budget = pytest.mark.parametrize("budget", [BUDGET, PURE], ids=["gaussian",
 
 
 def noise_of(values: np.ndarray[Any, Any], query: Any, held: Any) -> np.ndarray[Any, Any]:
-    """Return what was added to the exact sum."""
     found: np.ndarray[Any, Any] = values - exact(query, held)
     return found
+
+
+@pytest.fixture
+def network() -> Faulty:
+    return Faulty()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -77,7 +82,7 @@ def test_without_noise_a_sum_is_the_pooled_table(trust):
 @each_budget
 def test_the_noise_of_a_sum_has_the_stated_standard_deviation(trust, budget):
     query = counts(*[(AGE,)] * 300)  # 3,000 cells, of which one row moves 300
-    network = Network()
+    network = Faulty()
     federation = start(network, trust=trust, budget=budget)
     found = federation.sum(query, 1.0)
     noise = noise_of(found.values, query, tables(5))
@@ -102,7 +107,7 @@ def test_distinct_queries_over_different_sites_are_summed_in_one_exchange_a_turn
     held = tables(5)
     whole, even, odd = counts((SEX,)), counts((AGE,)), counts((REGION,))
     per_site = {f"site-{k:03d}": [whole, odd if k % 2 else even] for k in range(5)}
-    network = Network()
+    network = Faulty()
     found = start(network, trust=trust, budget=NONE).sums(per_site, 0.5)
     assert network.exchanges == trust.turns
     assert [(encode(one.query), one.sites) for one in found] == [
@@ -115,8 +120,7 @@ def test_distinct_queries_over_different_sites_are_summed_in_one_exchange_a_turn
     assert (found[2].values == exact(odd, held[1::2])).all()
 
 
-def test_a_sum_over_a_site_of_another_federation_is_refused_and_free():
-    network = Network()
+def test_a_sum_over_a_site_of_another_federation_is_refused_and_free(network):
     federation = start(network)
     with pytest.raises(InvalidParameter, match="has no sites elsewhere; its sites are site-000"):
         federation.sums({"site-000": [counts((SEX,))], "elsewhere": [counts((SEX,))]}, 0.5)
@@ -129,7 +133,7 @@ def test_a_sum_over_a_site_of_another_federation_is_refused_and_free():
 def test_a_site_with_two_queries_pays_twice(trust, budget):
     whole, some = counts((SEX,)), counts((AGE,))
     per_site = {f"site-{k:03d}": [whole, some] if k < 3 else [whole] for k in range(5)}
-    network = Network()
+    network = Faulty()
     federation = start(network, trust=trust, budget=budget)
     federation.sums(per_site, 0.25)
     total = budget.epsilon if budget.pure else budget.rho
@@ -138,8 +142,7 @@ def test_a_site_with_two_queries_pays_twice(trust, budget):
     assert federation.ledger.share_spent == pytest.approx(0.5)
 
 
-def test_a_site_that_is_given_one_question_twice_is_in_its_sum_once():
-    network = Network()
+def test_a_site_that_is_given_one_question_twice_is_in_its_sum_once(network):
     federation = start(network, budget=BUDGET)
     (found,) = federation.sums({"site-000": [counts((SEX,)), counts((SEX,))]}, 0.1)
     assert found.sites == ("site-000",)
@@ -162,7 +165,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_other_noise(trust):
 def test_each_site_answers_with_its_own_noise_in_full(trust):
     held = tables(5)
     query = counts(*[(AGE,)] * 100)
-    network = Network()
+    network = Faulty()
     federation = start(network, trust=trust)
     found = federation.each(query, 0.5)
     assert list(found) == list(network.doors)
@@ -188,8 +191,7 @@ def _norms(tables: int) -> Any:
 @each_trust
 @each_budget
 @pytest.mark.parametrize("steps", [1, 3])
-def test_each_site_draws_on_its_own_rows(trust, budget, steps):
-    network = Network()
+def test_each_site_draws_on_its_own_rows(network, trust, budget, steps):
     federation = start(network, trust=trust, budget=budget)
     picks = federation.choose(scores(steps), 0.4)
     assert list(picks) == list(network.doors)
@@ -238,8 +240,7 @@ def expected(*cliques: tuple[int, ...]) -> CandidateScores:
 
 
 @each_budget
-def test_a_vault_releases_what_was_deposited_and_not_more(budget):
-    network = Network()
+def test_a_vault_releases_what_was_deposited_and_not_more(network, budget):
     federation = start(network, trust=TrustedServer(), budget=budget)
     vault = federation.deposit(counts((SEX, REGION), (AGE,)), 0.8)
     spent = network.epsilon if budget.pure else network.rho
@@ -274,7 +275,7 @@ def test_a_vault_without_noise_holds_the_pooled_tables():
 
 def test_sites_do_not_deposit_into_a_vault_of_another_run():
     vault = start(trust=TrustedServer()).deposit(counts((SEX,)), 0.5)
-    network = Network()
+    network = Faulty()
     other = start(network, trust=TrustedServer(), budget=Budget(0.1, 1e-6))
     with pytest.raises(InvalidParameter, match="another run"):
         other.deposit_into(vault)
@@ -282,8 +283,7 @@ def test_sites_do_not_deposit_into_a_vault_of_another_run():
 
 
 @pytest.mark.parametrize("name", ["local", "secure"])
-def test_who_may_not_see_exact_sums_has_no_vault(name):
-    network = Network()
+def test_who_may_not_see_exact_sums_has_no_vault(network, name):
     federation = start(network, trust=TRUSTS[name])
     with pytest.raises(Unsupported, match=rf"--trust three-servers\); with --trust {name} use oneshot or flaim"):
         federation.deposit(counts((SEX,)), 0.5)
@@ -297,7 +297,7 @@ def test_who_may_not_see_exact_sums_has_no_vault(name):
 
 @pytest.mark.parametrize("trust", ["trusted", "local"])
 def test_a_sum_goes_on_without_a_silent_site_and_says_so(trust):
-    network = Network(loses=silent({0: {"site-002"}}))
+    network = Faulty(silent({0: {"site-002"}}))
     federation = start(network, trust=TRUSTS[trust], budget=NONE)
     held = tables(5)
     found = federation.sum(QUERY, 1.0)
@@ -309,7 +309,7 @@ def test_a_sum_goes_on_without_a_silent_site_and_says_so(trust):
 @pytest.mark.parametrize("trust", ["trusted", "local", "secure"])
 def test_the_ledger_has_the_size_of_every_message(trust):
     """Of lost ones, too, and of each question of a step that several share."""
-    network = Network(loses=silent({0: {"site-002"}}))
+    network = Faulty(silent({0: {"site-002"}}))
     federation = start(network, tables(7), TRUSTS[trust])
     federation.sum(QUERY, 0.2)
     one, two = counts((SEX,)), counts((REGION,))
@@ -342,7 +342,7 @@ def test_sizes_of_messages_tell_nothing_of_rows(trust):
     """The ledger is published: one row or a thousand, the same messages."""
     found = []
     for rows in (1, 1000):
-        federation = start(Network(), tables(4, rows), trust, NONE)
+        federation = start(Faulty(), tables(4, rows), trust, NONE)
         federation.sum(QUERY, 1.0)
         federation.each(RecordCount(), 1.0)
         found.append([entry["turns"] for entry in federation.ledger.to_json()["entries"]])
@@ -353,7 +353,7 @@ def test_sizes_of_messages_tell_nothing_of_rows(trust):
 def test_a_secure_sum_is_that_of_the_sites_that_stayed(turn):
     gone = {"site-002", "site-007"}
     held = tables(10)  # 4 may collude, 8 must stay
-    network = Network(loses=silent({turn: gone}))
+    network = Faulty(silent({turn: gone}))
     federation = start(network, held, SecureSum(), NONE)
     found = federation.sum(QUERY, 1.0)
     inside = [k for k in range(10) if turn > MASKED or f"site-{k:03d}" not in gone]
@@ -366,7 +366,7 @@ def test_a_secure_sum_is_that_of_the_sites_that_stayed(turn):
 
 def test_a_secure_sum_that_lost_sites_says_how_noisy_it_is():
     trust = SecureSum(min_honest=10)
-    network = Network(loses=silent({MASKED: {"site-002", "site-007"}}))
+    network = Faulty(silent({MASKED: {"site-002", "site-007"}}))
     federation = start(network, tables(10), trust)
     query = counts(*[(AGE,)] * 200)
     found = federation.sum(query, 1.0)
@@ -378,14 +378,14 @@ def test_a_secure_sum_that_lost_sites_says_how_noisy_it_is():
 
 @pytest.mark.parametrize("turn", [SHARES, MASKED, AGREE, UNMASK])
 def test_a_secure_sum_that_loses_too_many_sites_fails(turn):
-    network = Network(loses=silent({turn: {"site-000", "site-004", "site-009"}}))
+    network = Faulty(silent({turn: {"site-000", "site-004", "site-009"}}))
     with pytest.raises(SiteLost, match=r"7 of 10 sites sent a valid answer.* 8 are required: 1 are missing"):
         start(network, tables(10), SecureSum()).sum(QUERY, 1.0)
 
 
 @each_trust
 def test_nobody_at_all_is_too_few(trust):
-    network = Network(loses=lambda message: True)
+    network = Faulty(losing(lambda message: True))
     for ask in (
         lambda federation: federation.sum(QUERY, 0.1),
         lambda federation: federation.each(QUERY, 0.1),
@@ -399,7 +399,7 @@ def test_nobody_at_all_is_too_few(trust):
 def test_a_round_needs_min_sites(trust):
     gone = {"site-001"}
     for least, enough in ((4, True), (5, False)):
-        federation = replace(start(Network(loses=silent({0: gone})), trust=trust), min_sites=least, lost=[])
+        federation = replace(start(Faulty(silent({0: gone})), trust=trust), min_sites=least, lost=[])
         for ask in (federation.sum, federation.each):
             if enough:
                 ask(QUERY, 0.1)
@@ -409,7 +409,7 @@ def test_a_round_needs_min_sites(trust):
 
 
 def test_a_vault_needs_min_sites():
-    federation = replace(start(Network(loses=silent({0: {"site-001"}})), trust=TrustedServer()), min_sites=5)
+    federation = replace(start(Faulty(silent({0: {"site-001"}})), trust=TrustedServer()), min_sites=5)
     with pytest.raises(SiteLost, match="4 sites answered"):
         federation.deposit(QUERY, 0.1)
 
@@ -423,8 +423,7 @@ UNIT = Unit(rows=3, sites=2)
 
 @each_trust
 @each_budget
-def test_noise_and_charges_are_those_of_a_persons_rows_at_all_sites(trust, budget):
-    network = Network()
+def test_noise_and_charges_are_those_of_a_persons_rows_at_all_sites(network, trust, budget):
     federation = start(network, trust=trust, budget=budget, unit=UNIT)
     alone = start(trust=trust, budget=budget)
     # Where noise is pooled, rows at two sites are in one sum. Where each site adds noise of its own, the price of a
@@ -447,8 +446,7 @@ def under(federation: Federation, **terms: Any) -> Federation:
     return replace(federation, terms=replace(federation.terms, **terms))
 
 
-def test_a_site_refuses_to_protect_less_than_its_policy_says():
-    network = Network()
+def test_a_site_refuses_to_protect_less_than_its_policy_says(network):
     federation = start(network, unit=UNIT)
     with pytest.raises(Refused):
         under(federation, unit=Unit(rows=2, sites=2)).sum(QUERY, 0.5)
@@ -458,8 +456,7 @@ def test_a_site_refuses_to_protect_less_than_its_policy_says():
 
 @each_trust
 @pytest.mark.parametrize(("budget", "factor"), [(BUDGET, math.sqrt(2)), (PURE, 2.0)], ids=["gaussian", "pure"])
-def test_with_public_sizes_neighbours_replace_and_counts_are_noisier(trust, budget, factor):
-    network = Network()
+def test_with_public_sizes_neighbours_replace_and_counts_are_noisier(network, trust, budget, factor):
     federation = start(network, trust=trust, budget=budget, public_sizes=True)
     assert federation.terms.neighbours == "replace"
     assert federation.sizes == {f"site-{k:03d}": 30 + 7 * k for k in range(5)}
@@ -483,8 +480,7 @@ def test_sizes_that_are_not_public_are_not_told():
 @each_trust
 @each_budget
 @pytest.mark.parametrize("unit", [Unit(), UNIT], ids=["one-row", "person"])
-def test_the_two_accounts_agree(trust, budget, unit):
-    network = Network()
+def test_the_two_accounts_agree(network, trust, budget, unit):
     federation = start(network, trust=trust, budget=budget, unit=unit)
     federation.sum(counts((SEX,)), 0.1)
     federation.sums({"site-001": [counts((AGE,)), counts((REGION,))], "site-003": [counts((AGE, SEX))]}, 0.1)
@@ -500,8 +496,7 @@ def test_the_two_accounts_agree(trust, budget, unit):
     assert federation.statement.limit == budget
 
 
-def test_a_release_without_noise_voids_the_guarantee_at_both_ends():
-    network = Network()
+def test_a_release_without_noise_voids_the_guarantee_at_both_ends(network):
     federation = start(network, exact=True)
     with pytest.raises(InvalidParameter, match="must be positive"):
         federation.sum(QUERY, math.inf)  # of a division by zero, say: no way to ask for no noise
@@ -512,8 +507,7 @@ def test_a_release_without_noise_voids_the_guarantee_at_both_ends():
 
 
 @each_trust
-def test_sites_refuse_releases_without_noise(trust):
-    network = Network()
+def test_sites_refuse_releases_without_noise(network, trust):
     federation = start(network, trust=trust)
     for ask in (federation.sum, federation.each):
         with pytest.raises(Refused, match=r"site-000 refused step .*audit log"):
@@ -524,8 +518,7 @@ def test_sites_refuse_releases_without_noise(trust):
 
 
 @each_budget
-def test_over_budget_is_said_before_anything_is_asked(budget):
-    network = Network()
+def test_over_budget_is_said_before_anything_is_asked(network, budget):
     federation = start(network, budget=budget)
     federation.sum(QUERY, 0.6)
     sent = len(network.sent)
@@ -538,8 +531,7 @@ def test_over_budget_is_said_before_anything_is_asked(budget):
     federation.sum(QUERY, 0.4)
 
 
-def test_a_site_refuses_what_a_server_that_keeps_no_account_asks_for():
-    network = Network()
+def test_a_site_refuses_what_a_server_that_keeps_no_account_asks_for(network):
     federation = start(network)
     federation.sum(QUERY, 0.6)
     careless = replace(federation, ledger=replace(federation.ledger, entries=[], per_site={}))
@@ -549,8 +541,7 @@ def test_a_site_refuses_what_a_server_that_keeps_no_account_asks_for():
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, math.nan, 1e-9])
-def test_a_share_that_buys_nothing_is_refused(share):
-    network = Network()
+def test_a_share_that_buys_nothing_is_refused(network, share):
     with pytest.raises(InvalidParameter):
         start(network).sum(QUERY, share)
     assert not network.sent
@@ -560,8 +551,7 @@ def test_a_share_that_buys_nothing_is_refused(share):
 # Cohorts and constructors
 
 
-def test_cohorts_are_drawn_first_without_looking_at_rows_and_capped():
-    network = Network()
+def test_cohorts_are_drawn_first_without_looking_at_rows_and_capped(network):
     federation = start(network, tables(12))
     rounds = federation.cohorts(0.4, 100, cap=2)
     assert not network.sent
@@ -571,14 +561,13 @@ def test_cohorts_are_drawn_first_without_looking_at_rows_and_capped():
     assert set(joined.values()) == {2}
     assert len(joined) == 12
     assert len(federation.cohorts(0.01, 7)) == 7
-    other = start(Network(), [table(51, seed + 100) for seed in range(12)])  # other rows, the same draws
+    other = start(Faulty(), [table(51, seed + 100) for seed in range(12)])  # other rows, the same draws
     assert [cohort.sites for cohort in other.cohorts(0.4, 100, cap=2)] == [cohort.sites for cohort in rounds]
     with pytest.raises(InvalidParameter, match="rate"):
         federation.cohorts(0.0)
 
 
-def test_a_cohort_shares_its_runs_ledger_and_steps():
-    network = Network()
+def test_a_cohort_shares_its_runs_ledger_and_steps(network):
     federation = start(network)
     (few,) = federation.cohorts(0.5)
     few.sum(QUERY, 0.3)
@@ -589,7 +578,7 @@ def test_a_cohort_shares_its_runs_ledger_and_steps():
 
 def test_a_federation_under_another_schema_than_its_sites_is_refused():
     other = Schema((Categorical("z", ("a", "b")),))
-    network = Network()
+    network = Faulty()
     federation = start(network)
     with pytest.raises(Refused):
         under(federation, schema=other).sum(RecordCount(), 0.1)
@@ -603,8 +592,7 @@ def test_a_federation_needs_a_site():
 
 
 @each_trust
-def test_sites_answer_their_own_coordinator_and_nobody_else(trust):
-    network = Network()
+def test_sites_answer_their_own_coordinator_and_nobody_else(network, trust):
     federation = start(network, trust=trust)
     with pytest.raises(SiteLost):
         replace(federation, coordinator=Keys(b"another".ljust(32))).sum(QUERY, 0.1)

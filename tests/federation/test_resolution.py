@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.federation.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, counts, table, tables
+from tests.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, Faulty, counts, start, table, tables
 
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.deep.fedvae import FedVAE
@@ -266,20 +266,20 @@ def test_the_groups_of_a_run_are_below_the_noise_and_large_ones_are_not_listed()
 
 
 def test_tables_under_noise_are_told_of_once_and_before_a_site_answers(caplog):
-    asked = []
+    told_before: dict[int, int] = {}
 
-    class Watched(type(federation().transport)):  # type: ignore[misc]
-        def exchange(self, messages):
-            asked.append(len(caplog.records))
-            yield from super().exchange(messages)
+    def watched(message, ask):
+        told_before.setdefault(link.exchanges, len(caplog.records))
+        return ask(message)
 
-    run = federate(tables(3), SCHEMA, Budget(0.02, 1e-6), trust=TrustedServer(), seed=0, transport=Watched)
+    link = Faulty(watched)
+    run = start(link, tables(3), TrustedServer(), Budget(0.02, 1e-6), seed=0)
     run.noise.rows = 111.0
     with caplog.at_level(logging.WARNING):
         run.sum(counts((SEX,)), 0.1)
         run.sum(counts((SEX, AGE)), 0.1)
         run.sum(counts((SEX, REGION)), 0.1)
-    assert asked == [0, 1, 1]
+    assert told_before == {1: 0, 2: 1, 3: 1}
     (told,) = (one.getMessage() for one in caplog.records)
     assert told.startswith("noise drowns these tables")
     assert run.noise.tables[SEX, AGE] > DROWNED * 111

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.federation.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, Network, counts, silent, start, table, tables
+from tests.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, Faulty, counts, losing, silent, start, table, tables
 
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.federation import Federation
@@ -51,7 +51,6 @@ def copied(transcript: Path, name: str, size: int | None = None) -> Path:
 
 
 def ends(transcript: Path) -> list[int]:
-    """Return where each record of a transcript ends."""
     found = [len(Recorded._MAGIC)]
     for _, data in records(transcript):
         found.append(found[-1] + len(_record(1, data)))
@@ -168,10 +167,7 @@ def test_a_run_does_not_go_on_without_the_secret_of_its_noise(tmp_path):
     path = tmp_path / "t"
     sampled(path, method=OneShot())
     assert secret_file(path).stat().st_mode & 0o777 == 0o600
-    damages: list[Callable[[], Any]] = [
-        lambda: secret_file(path).write_text("{}"),
-        lambda: secret_file(path).unlink(),
-    ]
+    damages: list[Callable[[], Any]] = [lambda: secret_file(path).write_text("{}"), lambda: secret_file(path).unlink()]
     for damage in damages:
         damage()
         with pytest.raises(FedsynthError, match=r"t\.secret is missing or damaged.*the seed if the run had one"):
@@ -194,33 +190,23 @@ def test_a_transcript_without_records_is_the_beginning_of_another_run(tmp_path):
 
 def test_a_site_that_missed_an_earlier_question_stays_out_of_it_when_the_run_resumes(tmp_path):
     """What was asked later rests on the answers that there were."""
+    gone = losing(lambda message: message.site == "site-001" and message.request.head.step == 0)
 
-    class Silent(InProcess):
-        lost = True
-
-        def exchange(self, messages: Any) -> Any:
-            for message in messages:
-                gone = self.lost and message.site == "site-001" and message.request.head.step == 0
-                yield message.lost("a power cut") if gone else next(super().exchange([message]))
-
-    class Back(Silent):
-        lost = False
-
-    def run(transport: Any) -> tuple[set[str], set[str]]:
+    def run(transport: Faulty) -> tuple[set[str], set[str]]:
         federation = begin(tmp_path / "t", LocalNoise(), transport=transport)
         return set(federation.each(counts((SEX,)), 0.2)), set(federation.each(counts((AGE,)), 0.2))
 
     everybody = {"site-000", "site-001", "site-002", "site-003"}
-    assert run(Silent) == run(Back) == (everybody - {"site-001"}, everybody)
+    assert run(Faulty(gone)) == run(Faulty()) == (everybody - {"site-001"}, everybody)
 
 
 @pytest.mark.parametrize(("name", "turn"), [("trusted", 0), ("local", 0), *(("secure", turn) for turn in range(3))])
 def test_a_round_that_too_few_sites_answered_is_made_good_when_they_are_back(name, turn, tmp_path):
     """It was not released, and nobody was told that a site is out: the resumed run is as if none had been lost."""
     trust, query, held = TRUSTS[name], counts((SEX,), (AGE,)), tables(4)
-    expected = start(Network(), held, trust).sum(query, 0.5)
-    network = Network(loses=silent({turn: {"site-001"}}))
-    for at in (network, Network(loses=network.loses, doors=network.doors)):
+    expected = start(Faulty(), held, trust).sum(query, 0.5)
+    network = Faulty(silent({turn: {"site-001"}}))
+    for at in (network, Faulty(network.rule, doors=network.doors)):
         with pytest.raises(SiteLost, match="3 sites answered and 4 are required"):
             replace(start(at, held, trust, transcript=tmp_path / "t"), min_sites=4).sum(query, 0.5)
     back = network.back()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
+from tests.world import Faulty, asked, request_of
 
 from fedsynth.errors import BudgetExceeded, DataWarning, FedsynthError, Refused, SchemaError, Unsupported
 from fedsynth.federation.events import PlainAnswer
@@ -27,7 +26,7 @@ from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
+from fedsynth.privacy.cost import Budget, Cost, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, add_noise
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public, SampledGaussian
 from fedsynth.rows import Table
@@ -36,6 +35,7 @@ from fedsynth.schema import Categorical, Numeric, Schema
 BUDGET = Budget(1.0, 1e-6)
 COORDINATOR = Keys(bytes(32))
 ONE = Norms(1.0, 1.0)
+FIELDS: dict[str, Any] = {"run": "run", "step": 0, "verb": "sum", "release": Gaussian(0.001), "schema": SCHEMA.digest}
 PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
 
 
@@ -48,19 +48,7 @@ def site(table: Table | None = None, account: Book | None = None, **policy: Any)
 
 def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
     """Put a question to a site and return its reply; by default its size with much noise."""
-    fields: dict[str, Any] = {
-        "run": "run",
-        "step": 0,
-        "verb": "sum",
-        "release": Gaussian(0.001),
-        "trust": "local",
-        "schema": SCHEMA.digest,
-        "unit": ONE_ROW,
-        "neighbours": "add-remove",
-    }
-    request = request_of(query or RecordCount(), **{**fields, **changes})
-    message = Message.of("a", Keys(of.secret).identity, request, COORDINATOR, AuditPosition())
-    return message.reply(of.answer(message.data).data)
+    return asked(of, COORDINATOR, query or RecordCount(), **{**FIELDS, **changes})
 
 
 def fresh() -> KeyedBits:
@@ -130,7 +118,7 @@ def test_a_public_size_counts_the_rows_that_do_not_fit_too():
 def test_questions_that_cannot_be_are_refused_and_not_read():
     asked = site()
     assert ask(asked, Counts.of(9, [(8,)])).code == "refused"
-    request, other = request_of(RecordCount(), **_fields()), Keys(bytes(31) + b"1")
+    request, other = request_of(RecordCount(), **FIELDS), Keys(bytes(31) + b"1")
     stranger = Message.of("a", Keys(asked.secret).identity, request, other, AuditPosition())
     reply = stranger.reply(asked.answer(stranger.data).data)
     assert (reply.code, "its coordinator did not sign" in reply.lost) == ("lost", True)
@@ -138,19 +126,6 @@ def test_questions_that_cannot_be_are_refused_and_not_read():
     for data in (b"", b"garbage", stranger.data[:50], bytes(10**4)):
         asked.answer(data)
     assert asked.account.spent().rho == 0
-
-
-def _fields() -> dict[str, Any]:
-    return {
-        "run": "run",
-        "step": 0,
-        "verb": "sum",
-        "release": Gaussian(0.001),
-        "trust": "local",
-        "schema": SCHEMA.digest,
-        "unit": ONE_ROW,
-        "neighbours": "add-remove",
-    }
 
 
 def test_the_same_question_has_the_same_answer_and_every_other_one_other_noise():
@@ -212,20 +187,12 @@ def test_outside_a_release_nothing_follows_from_one_sites_categories_or_ranges()
     poor = pd.DataFrame({"c": ["a"] * 90, "x": [1.0] * 90})
 
     def seen(frame: pd.DataFrame) -> list[tuple[str, int, int]]:
-        noted: list[tuple[str, int, int]] = []
-
-        class Noting(InProcess):
-            def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-                for message in messages:
-                    (reply,) = super().exchange([message])
-                    noted.append((message.site, len(message.data), len(reply.data)))
-                    yield reply
-
+        link = Faulty()
         with pytest.warns(DataWarning, match="no rows") if frame.empty else nullcontext():
-            federation = federate([frame, everything], schema, BUDGET, trust=LocalNoise(), seed=0, transport=Noting)
+            federation = federate([frame, everything], schema, BUDGET, trust=LocalNoise(), seed=0, transport=link)
         federation.sum(Counts.of(2, [(0,), (0, 1)]), 0.1)
         federation.sum(RecordCount(), 0.1)
-        return noted
+        return link.sizes
 
     assert seen(everything) == seen(poor) == seen(poor.head(0))
 

@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.federation.world import (
+from tests.world import (
     AGE,
     BUDGET,
     REGION,
     SEX,
     TRUSTS,
-    Network,
+    Ask,
+    Faulty,
+    changing,
     counts,
     exact,
+    losing,
     scores,
     silent,
     start,
@@ -35,7 +38,7 @@ from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded, _record, records
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import AuditPosition, ReplyHead, encode, open_reply, write_answer, write_reply
+from fedsynth.federation.wire import AuditPosition, Reply, ReplyHead, encode, open_reply, write_answer, write_reply
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget
@@ -71,13 +74,13 @@ def same(first: list[NDArray[Any]], second: list[NDArray[Any]]) -> bool:
 @each_trust
 def test_a_run_that_died_anywhere_resumes_to_the_same_bits_and_pays_once(trust, tmp_path):
     held = tables(4)
-    whole = Network()
+    whole = Faulty()
     uninterrupted = start(whole, held, trust)
     expected = run(uninterrupted)
     assert len(whole.sent) == 4 * trust.turns + 4 + 4 + 6 * trust.turns + 4 * trust.confidential
     for dies_at in range(0, len(whole.sent), 1 if trust.turns == 1 else 5):
         path = tmp_path / f"transcript-{dies_at}"
-        network = Network(dies_at=dies_at)
+        network = Faulty(dies_at=dies_at)
         with pytest.raises(ConnectionError):
             run(start(network, held, trust, transcript=path))
         again = network.back()
@@ -92,20 +95,20 @@ def test_a_run_that_died_anywhere_resumes_to_the_same_bits_and_pays_once(trust, 
 @each_trust
 def test_a_complete_run_is_read_from_its_transcript_alone(trust, tmp_path):
     held = tables(4)
-    network = Network()
+    network = Faulty()
     expected = run(start(network, held, trust, transcript=tmp_path / "t"))
     spent = network.rho
     if trust.confidential:
         assert same(run(start(network.back(), held, trust, transcript=tmp_path / "t")), expected)
         assert network.rho == spent
         return
-    unreachable = Network(loses=lambda message: True)
+    unreachable = Faulty(losing(lambda message: True))
     assert same(run(start(unreachable, held, trust, transcript=tmp_path / "t")), expected)
     assert not unreachable.sent
 
 
 def test_an_interrupted_sum_of_a_trusted_server_is_asked_again_and_free(tmp_path):
-    network = Network(dies_at=3)
+    network = Faulty(dies_at=3)
     with pytest.raises(ConnectionError):
         start(network, trust=TrustedServer(), transcript=tmp_path / "t").sum(QUERY, 0.5)
     before = network.rho
@@ -119,7 +122,7 @@ def test_an_interrupted_sum_of_a_trusted_server_is_asked_again_and_free(tmp_path
 @pytest.mark.parametrize("name", ["trusted", "local"])
 def test_a_site_that_was_lost_and_is_back_does_not_get_a_second_release(name, tmp_path):
     """Two sums of different sites under different noise would be two releases for one charge."""
-    network = Network(loses=silent({0: {"site-002"}}))
+    network = Faulty(silent({0: {"site-002"}}))
     federation = start(network, trust=TRUSTS[name], transcript=tmp_path / "t")
     first = federation.sum(QUERY, 0.5)
     assert "site-002" not in first.sites
@@ -134,12 +137,12 @@ def test_a_site_that_was_lost_and_is_back_does_not_get_a_second_release(name, tm
 
 def test_a_site_that_was_lost_and_is_back_is_in_no_vault_that_was_filled_without_it(tmp_path):
     query = counts((SEX, AGE))
-    network = Network(loses=silent({0: {"site-002"}}))
+    network = Faulty(silent({0: {"site-002"}}))
     vault = start(network, trust=TrustedServer(), transcript=tmp_path / "t").deposit(query, 0.5)
     (first,), _ = vault.open(query, 0.3)
     back = start(network.back(), trust=TrustedServer(), transcript=tmp_path / "t").deposit(query, 0.5)
     assert (back.open(query, 0.3)[0][0] == first).all()
-    fewer = Network(loses=silent({0: {"site-001"}}), doors=network.doors)
+    fewer = Faulty(silent({0: {"site-001"}}), doors=network.doors)
     with pytest.raises(SiteLost, match="site-001"):  # the noise would hide another total
         start(fewer, trust=TrustedServer(), transcript=tmp_path / "t").deposit(query, 0.5)
 
@@ -147,9 +150,9 @@ def test_a_site_that_was_lost_and_is_back_is_in_no_vault_that_was_filled_without
 def test_a_site_that_missed_a_turn_of_a_secure_sum_stays_out_when_the_run_resumes(tmp_path):
     held = tables(8)  # 7 of whom must stay
     lost = silent({SHARES: {"site-003"}})
-    expected = start(Network(loses=lost), held, SecureSum()).sum(QUERY, 0.5)
+    expected = start(Faulty(lost), held, SecureSum()).sum(QUERY, 0.5)
     for dies_at in (17, 18):  # after 8 keys and 8 boxes: before or after the first masked answer
-        network = Network(loses=lost, dies_at=dies_at)
+        network = Faulty(lost, dies_at=dies_at)
         with pytest.raises(ConnectionError):
             start(network, held, SecureSum(), transcript=tmp_path / str(dies_at)).sum(QUERY, 0.5)
         back = network.back()
@@ -162,7 +165,7 @@ def test_a_site_that_missed_a_turn_of_a_secure_sum_stays_out_when_the_run_resume
 
 @pytest.mark.parametrize("turn", [SHARES, MASKED, AGREE, UNMASK])
 def test_a_secure_sum_that_stopped_for_want_of_sites_goes_on_when_they_are_back(turn, tmp_path):
-    network = Network(loses=silent({turn: {"site-001", "site-002"}}))
+    network = Faulty(silent({turn: {"site-001", "site-002"}}))
     with pytest.raises(SiteLost, match="start the run again"):
         start(network, trust=SecureSum(), transcript=tmp_path / "t").sum(QUERY, 0.5)
     resumed = start(network.back(), trust=SecureSum(), transcript=tmp_path / "t").sum(QUERY, 0.5)
@@ -171,9 +174,9 @@ def test_a_secure_sum_that_stopped_for_want_of_sites_goes_on_when_they_are_back(
 
 
 def test_a_transcript_cut_off_by_a_crash_resumes_and_a_foreign_file_is_left_alone(tmp_path):
-    path, network = tmp_path / "t", Network()
+    path, network = tmp_path / "t", Faulty()
 
-    def ask(through: Network) -> list[list[int]]:
+    def ask(through: Faulty) -> list[list[int]]:
         federation = start(through, tables(2), transcript=path)
         return [federation.sum(counts((column,)), 0.2).values.tolist() for column in (SEX, REGION, AGE)]
 
@@ -203,18 +206,13 @@ def test_a_transcript_cut_off_by_a_crash_resumes_and_a_foreign_file_is_left_alon
 def test_a_site_may_be_a_new_process_for_every_message(trust, tmp_path):
     """All that a site knows of a run is in its account."""
 
-    class Forgetful(Network):
-        def __call__(self, sites: Any) -> Network:
-            return super().__call__([_stored(site, tmp_path) for site in sites])
-
-        def exchange(self, messages: Any) -> Any:
-            for message in messages:
-                self.doors = {name: _stored(site, tmp_path) for name, site in self.doors.items()}
-                yield from super().exchange([message])
+    def anew(message: Message, ask: Ask) -> Reply:
+        network.doors = {name: _stored(site, tmp_path) for name, site in network.doors.items()}
+        return ask(message)
 
     held = tables(3)
-    expected = run(start(Network(), held, trust))
-    network = Forgetful()
+    expected = run(start(Faulty(), held, trust))
+    network = Faulty(anew)
     assert same(run(start(network, held, trust)), expected)
     assert all(len(list(tmp_path.glob(f"{name}.sqlite"))) == 1 for name in network.doors)
 
@@ -242,7 +240,7 @@ def test_questions_of_another_package_are_asked_and_resumed(tmp_path, monkeypatc
 
     with pytest.raises(Refused):
         start().sum(query, 0.5)
-    network = Network()
+    network = Faulty()
     options: dict[str, Any] = {"budget": Budget.none(), "queries": [type(query)], "transcript": tmp_path / "t"}
     rows = sum(len(held) for held in tables(5))
     assert start(network, **options).sum(query, 1.0).values.tolist() == [2 * rows]
@@ -268,15 +266,13 @@ def test_a_rejected_answer_is_left_out_named_and_asked_for_again(trust, tmp_path
         answer = write_answer("answered", AuditPosition(), encode(PlainAnswer(numbers)))
         return write_reply(seed, message.site, ReplyHead(message.digest, reply.digest), answer)
 
-    class Stops(Network):
-        def exchange(self, messages: Any) -> Any:
-            replies = list(super().exchange(messages))
-            yield from replies[:4]
-            if self.dies_at:
-                raise ConnectionError("the server's process ended here")
-            yield from replies[4:]
+    def stops(message: Message, ask: Ask) -> Reply:
+        reply = changing(spoilt)(message, ask)
+        if len(network.sent) == 5:
+            raise ConnectionError("the server's process ended here")
+        return reply
 
-    network = Stops(change=spoilt, dies_at=99)
+    network = Faulty(stops)
     with pytest.raises(ConnectionError):
         start(network, trust=TRUSTS[trust], transcript=tmp_path / "t").sum(QUERY, 0.5)
     assert "site-001 is left out of this round: it sent numbers out of the possible range" in caplog.text
@@ -291,7 +287,7 @@ def test_a_rejected_answer_is_left_out_named_and_asked_for_again(trust, tmp_path
 @each_trust
 @pytest.mark.parametrize("answer", [b"", b"nonsense", bytes(200)], ids=["nothing", "nonsense", "zeros"])
 def test_a_reply_that_is_none_counts_as_a_dropout(trust, answer):
-    network = Network(change=lambda message, data: answer if message.site == "site-001" else data)
+    network = Faulty(changing(lambda message, data: answer if message.site == "site-001" else data))
     federation = start(network, trust=trust, budget=Budget.none())
     found = federation.sum(QUERY, 1.0)
     held = tables(5)
@@ -310,7 +306,7 @@ def test_an_answer_of_another_turn_is_a_dropout(turn):
         kept.setdefault(message.request.turn, data)
         return kept[0] if message.request.turn == turn and turn else b"" if message.request.turn == turn else data
 
-    federation = start(Network(change=confused), trust=SecureSum(), budget=Budget.none())
+    federation = start(Faulty(changing(confused)), trust=SecureSum(), budget=Budget.none())
     found = federation.sum(QUERY, 1.0)
     held = tables(5)
     inside = held if turn > MASKED else [held[0], *held[2:]]
@@ -324,7 +320,7 @@ def test_an_answer_of_another_turn_is_a_dropout(turn):
 
 def test_the_length_of_a_message_says_nothing_about_rows():
     def lengths(trust: Any, rows: int) -> list[tuple[str, int, int]]:
-        network = Network()
+        network = Faulty()
         run(start(network, [table(rows, rows + k) for k in range(3)], trust))
         return [
             (reply.site, len(message.data), len(reply.data))
@@ -347,7 +343,7 @@ def windows(values: NDArray[np.int64], number: int = 2) -> list[bytes]:
 def test_exact_counts_are_sealed_and_stand_in_no_file(deposits, tmp_path):
     held = tables(3, rows=3000)
     query = counts((SEX, REGION), (AGE,))
-    network = Network()
+    network = Faulty()
     federation = start(network, held, TrustedServer(), transcript=tmp_path / "t")
     if deposits:
         federation.deposit(query, 0.5).open(query, 0.5)
@@ -374,7 +370,7 @@ def test_exact_counts_are_sealed_and_stand_in_no_file(deposits, tmp_path):
 @each_trust
 def test_an_answer_of_each_site_is_noisy_before_it_is_recorded(trust, tmp_path):
     held = tables(3, rows=3000)
-    start(Network(), held, trust, transcript=tmp_path / "t").each(counts((SEX, REGION), (AGE,)), 0.5)
+    start(Faulty(), held, trust, transcript=tmp_path / "t").each(counts((SEX, REGION), (AGE,)), 0.5)
     transcript = (tmp_path / "t").read_bytes()
     for rows in held:
         assert not any(part in transcript for part in windows(counts((SEX, REGION), (AGE,)).answer(rows), 4))
@@ -383,12 +379,12 @@ def test_an_answer_of_each_site_is_noisy_before_it_is_recorded(trust, tmp_path):
 def test_no_message_of_a_secure_sum_holds_a_sites_noisy_answer():
     held = tables(5, rows=3000)
     query = counts((SEX, REGION), (AGE,))
-    network = Network()
+    network = Faulty()
     start(network, held, SecureSum(), Budget.none()).sum(query, 1.0)  # not even where there is no noise
     everything = b"".join([*(message.data for message in network.sent), *(reply.data for reply in network.replies)])
     for rows in held:
         assert not any(part in everything for part in windows(query.answer(rows)))
-    local = Network()
+    local = Faulty()
     start(local, held, LocalNoise(), Budget.none()).sum(query, 1.0)
     assert all(
         reply.data.count(query.answer(rows).tobytes()) == 1 for rows, reply in zip(held, local.replies, strict=True)
@@ -396,7 +392,7 @@ def test_no_message_of_a_secure_sum_holds_a_sites_noisy_answer():
 
 
 def test_two_sites_cannot_share_a_name():
-    federation = start(network := Network(), tables(1))
+    federation = start(network := Faulty(), tables(1))
     (site,) = network.doors.values()
     assert federation.transport.sites == ("site-000",)
     with pytest.raises(FedsynthError, match="share a name"):
@@ -410,7 +406,7 @@ def test_records_of_a_file_that_is_no_transcript(tmp_path):
 
 
 def test_a_record_of_an_unknown_kind_does_not_hide_those_after_it(tmp_path):
-    federation = start(Network(), tables(2), LocalNoise(), transcript=tmp_path / "t")
+    federation = start(Faulty(), tables(2), LocalNoise(), transcript=tmp_path / "t")
     federation.sum(counts((SEX,)), 0.5)
     before = list(records(tmp_path / "t"))
     with (tmp_path / "t").open("ab") as file:

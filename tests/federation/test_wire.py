@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.asking import request_of
+from tests.world import request_of
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.agreement import Agreement
@@ -66,7 +66,6 @@ def asked_under(head: QuestionHead) -> Agreement:
 
 
 def said(asked: Request, code: Code, *content: bytes, sealed: bool = False) -> bytes:
-    """Return a reply that site a signs."""
     answer = write_answer(code, AuditPosition(), *content, sealed=sealed)
     return write_reply(SEED, "a", ReplyHead("1" * 64, asked.digest), answer)
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
-from tests.tables import warned_of_empty
+from tests.world import warned_of_empty
 
 from fedsynth.bench.published.tda_sums import MixtureEncoding, MixtureSums, MomentSums
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import Reply
 from fedsynth.methods.tda import encoding
 from fedsynth.methods.tda_sums import Encodings
 from fedsynth.models.copula import OneAxis
@@ -108,23 +102,3 @@ def with_mixture(
     changed = MixtureEncoding(np.array(scores), mixture=np.array(mixture, dtype=np.float64))
     plain = of_replicas(columns)
     return (*plain[:at], changed, *plain[at + 1 :])
-
-
-@dataclass
-class Losing(InProcess):
-    """A transport that never reaches the sites named in ``dead``."""
-
-    members: Sequence[Site]
-    dead: frozenset[str]
-
-    def __post_init__(self) -> None:
-        """Reach the members."""
-        super().__init__(self.members)
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield replies, none of the dead."""
-        for message in messages:
-            if message.site in self.dead:
-                yield message.lost("TimeoutError")
-            else:
-                yield from super().exchange([message])

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.tables import contingency, warned_of_empty
+from tests.world import TRUSTS, Faulty, contingency, losing, warned_of_empty
 
 from fedsynth.errors import InvalidParameter, SchemaError
-from fedsynth.federation.local import LocalNoise
+from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import Reply
 from fedsynth.methods.auto import COARSE, FINE, Auto
 from fedsynth.methods.interactions import Interactions
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Rule, Schema
-from fedsynth.secure.site import SecureSum
 
 BUDGET = Budget(1.0, 1e-6)
-TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
 COLUMNS = 7
 SCHEMA = Schema(tuple(Categorical(f"c{k}", tuple(f"v{v}" for v in range(4 + k % 3))) for k in range(COLUMNS)))
 
@@ -44,31 +39,6 @@ def chained(count: int, seed: int = 0, schema: Schema = SCHEMA) -> Table:
     return Table(schema, tuple(column.astype(np.uint16) for column in columns))
 
 
-@dataclass
-class Heard(InProcess):
-    """Notes what is asked; from the exchange ``loses`` on, the first site is silent."""
-
-    members: Sequence[Site]
-    loses: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__init__(self.members)
-        self.queries: list[Counts | Interactions] = []
-        self.exchanges = 0
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        held = list(messages)
-        query = held[0].request.query
-        if isinstance(query, Counts | Interactions) and query not in self.queries[-1:]:
-            self.queries.append(query)
-        self.exchanges += 1
-        for message in held:
-            if self.loses is not None and self.exchanges > self.loses and message.site == "site-000":
-                yield message.lost("it is silent")
-            else:
-                yield from super().exchange([message])
-
-
 def fitted(
     method: Auto,
     tables: Sequence[Table],
@@ -76,16 +46,13 @@ def fitted(
     budget: Budget = BUDGET,
     loses: int | None = None,
     seed: int = 0,
-) -> tuple[Synthesizer, Heard, object]:
-    """Return what a method fits, the transport with what was asked, and the federation."""
-    heard: list[Heard] = []
-
-    def transport(sites: Sequence[Site]) -> Heard:
-        heard.append(Heard(sites, loses))
-        return heard[-1]
-
-    federation = federate(tables, tables[0].schema, budget, trust=TRUSTS[trust], seed=seed, transport=transport)
-    return method.fit(federation), heard[0], federation
+) -> tuple[Synthesizer, list[Any], Federation]:
+    """Return what a method fits, the tables that it asked for, and the federation; the first site may be lost."""
+    link = Faulty(losing(lambda m: loses is not None and link.exchanges > loses and m.site == "site-000"))
+    federation = federate(tables, tables[0].schema, budget, trust=TRUSTS[trust], seed=seed, transport=link)
+    synthesizer = method.fit(federation)
+    asked = [message.request.query for message in link.sent if isinstance(message.request.query, Counts | Interactions)]
+    return synthesizer, [query for query, _ in itertools.groupby(asked)], federation
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
@@ -149,7 +116,7 @@ def price_of(query: Counts | Interactions, tables: Sequence[bool]) -> float:
 def test_what_matters_has_its_share_of_the_last_rounds_price(method, pure):
     budget = Budget(20.0, 0.0) if pure else BUDGET
     _, heard, _ = fitted(method, [chained(9000)], budget=budget)
-    last = heard.queries[-1]
+    last = heard[-1]
     target = None if method.target is None else SCHEMA.index(method.target)
     named = [
         len(clique) > 1 and (target in clique or any(set(clique) <= set(one) for one in method.workload or ()))
@@ -162,7 +129,7 @@ def test_what_matters_has_its_share_of_the_last_rounds_price(method, pure):
 
 def test_a_purpose_that_has_more_than_its_share_is_left_alone():
     plain, more = (fitted(Auto(target=t, purpose_share=s), [chained(9000)])[1] for t, s in (("c2", 0.01), (None, 0.4)))
-    assert plain.queries[0].weights == more.queries[0].weights
+    assert plain[0].weights == more[0].weights
 
 
 def test_pairs_of_the_target_are_measured_even_where_they_hang_together_little():
@@ -175,7 +142,7 @@ def test_pairs_of_the_target_are_measured_even_where_they_hang_together_little()
         sum(
             6 in clique
             for seed in range(4)
-            for clique in fitted(Auto(target=target), [table], seed=seed)[1].queries[-1].cliques
+            for clique in fitted(Auto(target=target), [table], seed=seed)[1][-1].cliques
         )
         for target in (None, "c6")
     ]
@@ -198,7 +165,7 @@ def test_numbers_may_depend_on_each_other_in_another_way_for_each_value_of_a_lab
     """Tables of pairs cannot tell: the correlation of all rows together is near zero."""
     table = opposed(20_000)
     synthesizer, heard, _ = fitted(Auto(target=target), [table])
-    assert sorted(heard.queries[-1].cliques) == [(0,), (0, 1, 2), (0, 2), (1,), (1, 2), (2,)]
+    assert sorted(heard[-1].cliques) == [(0,), (0, 1, 2), (0, 2), (1,), (1, 2), (2,)]
     drawn = synthesizer.sample(20_000, 0)
     for value, sign in (("v0", 1), ("v1", -1)):
         rows = drawn[drawn["label"] == value]
@@ -208,7 +175,7 @@ def test_numbers_may_depend_on_each_other_in_another_way_for_each_value_of_a_lab
 def test_tables_of_three_are_counted_for_columns_of_few_values_alone():
     for values, extra in ((4, (0, 1, 2)), (5, (0, 1))):
         _, heard, _ = fitted(Auto(target="label"), [opposed(20_000, values=values)])
-        assert sorted(heard.queries[-1].cliques) == sorted([(0,), (1,), (2,), (0, 2), (1, 2), extra])
+        assert sorted(heard[-1].cliques) == sorted([(0,), (1,), (2,), (0, 2), (1, 2), extra])
 
 
 def copied(rows: int, seed: int) -> Table:
@@ -257,9 +224,9 @@ def test_the_pilot_is_skipped_where_it_would_drown(trust, caplog):
     synthesizer, heard, federation = fitted(Auto(), [chained(60, k) for k in range(3)], trust)
     assert synthesizer.info["pilot"] == "none"
     assert "no pilot" in caplog.text
-    assert len(heard.queries) == 2
-    assert len(heard.queries[1].tables) == COLUMNS + COLUMNS * (COLUMNS - 1) // 2
-    assert federation.ledger.share_spent == pytest.approx(1.0)  # type: ignore[attr-defined]
+    assert len(heard) == 2
+    assert len(heard[1].tables) == COLUMNS + COLUMNS * (COLUMNS - 1) // 2
+    assert federation.ledger.share_spent == pytest.approx(1.0)
     assert len(synthesizer.sample(50, 0)) == 50
 
 
@@ -300,7 +267,7 @@ def test_exact_counts_give_exact_pairs():
 def test_a_site_that_is_lost_midway_does_not_stop_the_run(trust, turns, after):
     tables = [chained(1500, k) for k in range(10)]
     synthesizer, _, federation = fitted(Auto(), tables, trust, loses=after * turns)
-    assert federation.lost.count("site-000") >= 1  # type: ignore[attr-defined]
+    assert federation.lost.count("site-000") >= 1
     assert synthesizer.model.total == pytest.approx(13_500 if after == 0 else 15_000, rel=0.1)
     drawn = synthesizer.sample_table(5000, 0)
     exact = np.sum([contingency(table, (0, 1)) for table in tables], axis=0)
@@ -315,7 +282,7 @@ def test_many_columns_of_a_thousand_values_are_not_refused():
     columns = [np.where(rng.random(5000) < 0.5, first, rng.integers(0, 1000, 5000)) for _ in range(14)]
     table = Table(schema, tuple(column.astype(np.uint16) for column in columns))
     synthesizer, heard, _ = fitted(Auto(), [table])
-    assert all(query.cells(schema) <= 2**22 for query in heard.queries)
+    assert all(query.cells(schema) <= 2**22 for query in heard)
     assert schema.problems(synthesizer.sample(200, 0)) == []
 
 
@@ -337,7 +304,7 @@ def test_a_hundred_columns():
         }
     )
     synthesizer, heard, _ = fitted(Auto(), [schema.encode(frame)])
-    assert all(query.cells(schema) <= 2**22 for query in heard.queries)
+    assert all(query.cells(schema) <= 2**22 for query in heard)
     assert schema.problems(synthesizer.sample(200, 0)) == []
     assert len(synthesizer.info["cliques"]) >= 99
 
@@ -382,9 +349,9 @@ def test_relations_of_many_columns_are_found_by_contrasts():
     table = twins(6000, 40)
     synthesizer, heard, federation = fitted(Auto(), [table])
     assert synthesizer.info["pilot"] == "contrasts"
-    assert [query.kind for query in heard.queries] == ["counts", "interactions", "interactions"]
-    assert heard.queries[1].cells(table.schema) <= 2 * 40 * 39 // 2
-    assert federation.ledger.share_spent == pytest.approx(1.0)  # type: ignore[attr-defined]
+    assert [query.kind for query in heard] == ["counts", "interactions", "interactions"]
+    assert heard[1].cells(table.schema) <= 2 * 40 * 39 // 2
+    assert federation.ledger.share_spent == pytest.approx(1.0)
     related = [(at, at + 1) for at in range(0, 39, 4)]
     assert set(related) <= {tuple(clique) for clique in synthesizer.info["cliques"]}
     drawn = synthesizer.sample_table(6000, 0)
@@ -394,7 +361,7 @@ def test_relations_of_many_columns_are_found_by_contrasts():
 
 def test_pairs_with_the_target_get_a_quarter_of_the_contrasts():
     _, heard, _ = fitted(Auto(target="c5"), [twins(6000, 40)])
-    query = heard.queries[1]
+    query = heard[1]
     assert isinstance(query, Interactions)
     named = [5 in (query.axes[one].column, query.axes[two].column) for one, two in query.tables]
     prices = np.array(query.weights, dtype=float) ** 2
@@ -407,6 +374,6 @@ def test_pairs_of_a_rule_are_measured_without_a_pilot():
     kept = ~((table.codes[2] == 0) & (table.codes[3] == 1))
     ruled = Table(schema, tuple(column[kept] for column in table.codes))
     _, heard, _ = fitted(Auto(), [ruled])
-    assert isinstance(heard.queries[1], Interactions)
-    assert (2, 3) not in heard.queries[1].cliques
-    assert (2, 3) in heard.queries[2].cliques
+    assert isinstance(heard[1], Interactions)
+    assert (2, 3) not in heard[1].cliques
+    assert (2, 3) in heard[2].cliques

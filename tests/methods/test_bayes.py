@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.public_data import public_data
-from tests.tables import contingency, warned_of_empty
+from tests.world import Faulty, contingency, warned_of_empty
 
 from fedsynth.bench.grid import training_and_test
 from fedsynth.bench.published.migration import FedMigrationPaper
@@ -21,8 +20,6 @@ from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import find_method
@@ -227,16 +224,11 @@ def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
     ],
 )
 def test_every_site_spends_the_budget_and_no_more(method, budget, trust):
-    members: list[Site] = []
-
-    def kept(sites: Sequence[Site]) -> InProcess:
-        members.extend(sites)
-        return InProcess(sites)
-
+    link = Faulty()
     parts = splits(rows(1500, 0))["thirds"]
-    federation = federate(parts, SCHEMA, budget, trust=TRUSTS[trust], seed=0, transport=kept)
+    federation = federate(parts, SCHEMA, budget, trust=TRUSTS[trust], seed=0, transport=link)
     method.fit(federation)
-    for spent in (federation.ledger.spent, *(site.account.spent() for site in members)):
+    for spent in (federation.ledger.spent, *(site.account.spent() for site in link.doors.values())):
         assert budget.share_of(spent) == pytest.approx(1, rel=1e-9)
         assert budget.covers(spent)
     assert {entry.kind for entry in federation.ledger.entries} == {"counts"}

@@ -65,7 +65,6 @@ def customers(seed: int, rows: int = 7000) -> pd.DataFrame:
 
 
 def at_sites(seed: int, sites: int = 3) -> list[Table]:
-    """Return the rows at so many sites."""
     table = SCHEMA.encode(customers(seed))
     return [table.take(np.arange(k, len(table), sites)) for k in range(sites)]
 

@@ -42,8 +42,7 @@ def table(rows: int, seed: int = 0) -> Table:
     rng = np.random.default_rng(seed)
     hidden = rng.random(rows)
     return Table(
-        SCHEMA,
-        tuple((np.clip(hidden + rng.normal(0, 0.2, rows), 0, 0.999) * size).astype(np.uint8) for size in SIZES),
+        SCHEMA, tuple((np.clip(hidden + rng.normal(0, 0.2, rows), 0, 0.999) * size).astype(np.uint8) for size in SIZES)
     )
 
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, SIZES, random_table, tables
-from tests.tables import contingency
+from tests.world import Faulty, contingency, losing
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import Reply
 from fedsynth.methods import all_methods
 from fedsynth.methods.aim import AIM
 from fedsynth.methods.flaim import FLAIM, AugFLAIM, FedNaiveBayes, FLAIMOptions, FLAIMState, RandomFLAIM
@@ -177,27 +172,10 @@ def test_noise_is_sized_for_the_most_rounds_that_a_site_joins(method, cap, seed)
         }
 
 
-class Losing(InProcess):
-    """Sites of which two are silent from one exchange on."""
-
-    def __init__(self, sites: Sequence[Site], begins: int) -> None:
-        """Lose two of the sites from exchange ``begins`` on."""
-        super().__init__(sites)
-        self._begins = begins
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield replies, a loss for each silent site."""
-        self._begins -= 1
-        for message in messages:
-            if self._begins < 0 and message.site in ("site-001", "site-002"):
-                yield message.lost("it is silent")
-            else:
-                yield from super().exchange([message])
-
-
 def test_sites_lost_midway_never_raise_the_charge():
     def spent(loses: int) -> dict[str, float]:
-        link = federation(1.0, sites=6, rows=80, transport=partial(Losing, begins=loses))
+        gone = losing(lambda message: network.exchanges > loses and message.site in ("site-001", "site-002"))
+        link = federation(1.0, sites=6, rows=80, transport=(network := Faulty(gone)))
         AugFLAIM(rounds=4, rate=0.5, iterations=5, final_iterations=5).fit(link)
         return {name: link.budget.share_of(cost) for name, cost in link.ledger.per_site.items()}
 
@@ -292,10 +270,7 @@ def test_scores_are_those_of_the_algorithm_box():
     model = [exact, np.einsum("b,c,d->bcd", exact.reshape(2, 3).sum(axis=0), ones[2], ones[3]).ravel()]
     apart = [np.abs(contingency(table, (j,)) - 60 * one).sum() for j, one in enumerate(ones)]
     wrong = [np.abs(contingency(table, q).ravel() - 60 * p).sum() for q, p in zip(candidates, model, strict=True)]
-    by_hand = [
-        2 * (wrong[0] - 5) - (apart[0] + apart[1]),
-        9 * (wrong[1] - 7) - 3 * (apart[1] + apart[2] + apart[3]),
-    ]
+    by_hand = [2 * (wrong[0] - 5) - (apart[0] + apart[1]), 9 * (wrong[1] - 7) - 3 * (apart[1] + apart[2] + apart[3])]
     np.testing.assert_allclose(scores.utilities(table, []) / GRID, by_hand, atol=1e-3)
 
 

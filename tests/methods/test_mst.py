@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 from tests.contract.world import SCHEMA, random_table
-from tests.tables import contingency
+from tests.world import contingency
 
 from fedsynth import Budget, Categorical, Numeric, Schema, federate
 from fedsynth.errors import InvalidParameter

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tables import contingency, warned_of_empty
+from tests.world import contingency, warned_of_empty
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.local import LocalNoise

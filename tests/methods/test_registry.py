@@ -91,8 +91,6 @@ def test_names_are_those_of_the_classes_and_their_rows_say_so():
 
 @dataclass(frozen=True)
 class Bare:
-    """It declares nothing."""
-
     width: int = 3
 
     def fit(self, federation):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from tests.tables import warned_of_empty
+from tests.world import warned_of_empty
 
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts

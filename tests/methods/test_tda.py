@@ -12,7 +12,6 @@ from tests.methods.tda_world import (
     BUDGET,
     REPLICA_QUERIES,
     SCHEMA,
-    Losing,
     encodings,
     exact,
     partitions,
@@ -21,7 +20,7 @@ from tests.methods.tda_world import (
     with_mixture,
 )
 from tests.public_data import public_data
-from tests.tables import warned_of_empty
+from tests.world import TRUSTS, Faulty, silent, warned_of_empty
 
 from fedsynth.bench.published.tda import FedTDAMixture, FedTDAPaper
 from fedsynth.errors import InvalidParameter, Refused, SchemaError
@@ -29,7 +28,6 @@ from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import Method
 from fedsynth.methods.tda import FedTDA, encoding, nominal_pairs
@@ -39,9 +37,7 @@ from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
-from fedsynth.secure.site import SecureSum
 
-TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
 REPLICAS: list[Method] = [FedTDAMixture(rounds=4, not_private=True), FedTDAPaper(rounds=4, not_private=True)]
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -133,7 +129,7 @@ def test_a_lost_site_is_missing_from_counts_and_products_alike(public):
         trust=TrustedServer(),
         seed=0,
         public_sizes=public,
-        transport=lambda members: Losing(members, frozenset({"site-001"})),
+        transport=Faulty(silent({0: {"site-001"}})),
     )
     made = FedTDA().fit(lost)
     others = FedTDA().fit(federate([sites[0], sites[2]], SCHEMA, Budget(1e4, 1e-6), trust=TrustedServer(), seed=0))

@@ -28,7 +28,6 @@ def batch_of(rows: int, seed: int = 0, layout: BatchLayout = LAYOUT) -> EncodedB
 
 
 def started(network: Network, rows: int, layout: BatchLayout = LAYOUT) -> tuple[RowLosses, list[torch.Tensor]]:
-    """Return the losses of random rows, and initial weights."""
     weights = network.initial(layout, np.random.default_rng(1))
     losses = network.losses(layout, batch_of(rows, layout=layout), np.random.default_rng(2))
     return losses, split(weights, network.shapes(layout))

@@ -358,7 +358,6 @@ def told(cells: AdaptiveBins, numbers: np.ndarray) -> AdaptiveBins:
 
 
 def cut(cells: AdaptiveBins, least: float) -> AdaptiveBins:
-    """Return the cells with those of at least ``least`` rows cut further."""
     assert cells.grid is not None
     return cells.cut(cells.grid.finer(10**6, PARTS), least)
 

@@ -11,18 +11,8 @@ from scipy.stats import chisquare, multivariate_normal, norm
 
 from fedsynth.bench.published.mixture import Mixture, TwoAxes
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.copula import (
-    Copula,
-    OneAxis,
-    latent_correlation,
-    nearest_correlation,
-    shrunk,
-)
-from fedsynth.models.normal_scores import (
-    FARTHEST,
-    NormalScores,
-    correspondence_order,
-)
+from fedsynth.models.copula import Copula, OneAxis, latent_correlation, nearest_correlation, shrunk
+from fedsynth.models.normal_scores import FARTHEST, NormalScores, correspondence_order
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Axis, Grid, bin_of

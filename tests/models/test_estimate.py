@@ -125,17 +125,9 @@ def test_a_warm_start_keeps_its_loss_and_gains_from_it():
     [
         ((1,), [Measurement((0,), np.array([-5.0]), 1.0)], 1.0),
         ((3, 2), [Measurement((0, 1), np.full((3, 2), -40.0), 1e-3)], 1.0),
-        (
-            (3, 2),
-            [Measurement((0,), np.array([9e8, 0.0, 1.0]), 1e-4), Measurement((1,), np.ones(2), 1e6)],
-            1e9,
-        ),
+        ((3, 2), [Measurement((0,), np.array([9e8, 0.0, 1.0]), 1e-4), Measurement((1,), np.ones(2), 1e6)], 1e9),
         ((2, 2), [Measurement((), np.array(7.0), 1.0), Measurement((0,), np.array([0.0, 0.0]), 1.0)], 3.0),
-        (
-            (4, 4),
-            [Measurement((0, 1), np.diag([1e5, 0, 0, 0.0]), 1e-2), Measurement((1,), np.ones(4), 1e3)],
-            1e5,
-        ),
+        ((4, 4), [Measurement((0, 1), np.diag([1e5, 0, 0, 0.0]), 1e-2), Measurement((1,), np.ones(4), 1e3)], 1e5),
     ],
 )
 def test_degenerate_measurements_give_finite_models(sizes, measurements, total):
@@ -184,8 +176,7 @@ def test_wrong_arguments_say_what_to_do(act):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("cliques", "std"),
-    [([(0, 1), (1, 2), (2, 4)], 20.0), (LOOP, 40.0), ([(0, 1, 2), (1, 2, 4), (0,), (4,)], 30.0)],
+    ("cliques", "std"), [([(0, 1), (1, 2), (2, 4)], 20.0), (LOOP, 40.0), ([(0, 1, 2), (1, 2, 4), (0,), (4,)], 30.0)]
 )
 def test_mbi_finds_the_same_marginals_and_no_lower_loss(cliques, std):
     mbi = pytest.importorskip("mbi")

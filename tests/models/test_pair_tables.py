@@ -11,15 +11,7 @@ from scipy.special import ndtri
 from scipy.stats import multivariate_normal
 
 from fedsynth.models.estimate import Measurement
-from fedsynth.models.pair_tables import (
-    Margin,
-    averaged,
-    copula_shares,
-    denoised,
-    dependence,
-    expected,
-    low_rank,
-)
+from fedsynth.models.pair_tables import Margin, averaged, copula_shares, denoised, dependence, expected, low_rank
 
 EVEN = np.full(8, 1 / 8)
 SKEWED = np.array([0.55, 0.2, 0.1, 0.06, 0.04, 0.03, 0.02])

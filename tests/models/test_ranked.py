@@ -31,7 +31,6 @@ def normal_pairs(correlation: float, rows: int, rng: np.random.Generator) -> np.
 
 
 def groups_of(rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return normal pairs and their groups."""
     points = normal_pairs(CORRELATION, rows, rng)
     return points, np.digitize(points, ndtri(np.cumsum(SHARES)[:-1]))
 

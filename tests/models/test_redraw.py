@@ -17,10 +17,7 @@ from fedsynth.models.synthesizer import Synthesizer, load, own_bins
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Computed, Numeric, Rule, Schema, Stored
 
-PAIR = Schema(
-    (Categorical("a", ("x", "y"), missing=True), Boolean("b")),
-    rules=(Rule({"a": ["x"], "b": [True]}),),
-)
+PAIR = Schema((Categorical("a", ("x", "y"), missing=True), Boolean("b")), rules=(Rule({"a": ["x"], "b": [True]}),))
 SUMS = Schema(
     (
         Numeric("a", 0, 10, bins=5),

@@ -37,7 +37,6 @@ def cells_of(table: Table) -> tuple[AdaptiveBins, ...]:
 
 
 def encoded(cells: tuple[AdaptiveBins, ...]) -> tuple[tuple[Encoder, ...], BatchLayout]:
-    """Return the encoders of cells, and their layout."""
     encoders = tuple(Encoder.of(one) for one in cells)
     check_encoders(encoders, SCHEMA)
     return encoders, BatchLayout.of(encoders)

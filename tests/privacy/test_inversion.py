@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from tests.privacy.test_noise import Script
 
 from fedsynth.privacy.inversion import (
     DIGITS,
@@ -57,18 +57,6 @@ def thresholds(weight: Callable[[int], Fraction], cells: int) -> list[Fraction]:
         total += weight(k)
         running.append(total)
     return [value / total for value in running]
-
-
-class Script:
-    """Words handed out in order; more than there are is an error."""
-
-    def __init__(self, *words: int) -> None:
-        self.left = list(words)
-
-    def __call__(self, n: int) -> NDArray[np.uint64]:
-        taken, self.left = self.left[:n], self.left[n:]
-        assert len(taken) == n
-        return np.array(taken, dtype=np.uint64)
 
 
 @pytest.mark.parametrize(("law", "weight", "cells"), CASES, ids=NAMES)
@@ -122,7 +110,7 @@ def test_a_word_on_a_threshold_is_decided_by_the_next_digits(law, weight, cells)
         if not 8 < following < ONES - 8 or true[j + 1] - true[j] < Fraction(1, 2**60):
             continue
         words = np.array([first, first], dtype=np.int64)
-        assert table(law).cells(words, Script(following - 8, following + 8)).tolist() == [j, j + 1]
+        assert table(law).cells(words, Script(following - 8, following + 8).words).tolist() == [j, j + 1]
 
 
 def test_doubt_that_lasts_draws_a_third_word():
@@ -130,8 +118,8 @@ def test_doubt_that_lasts_draws_a_third_word():
     digits = int(true[1] * 2 ** (DIGITS + 128))
     words = [digits >> 128, (digits >> 64) & ONES, digits & ONES]
     below = np.array(words[:1], dtype=np.int64)
-    assert table(GaussianMagnitude(1.0)).cells(below, Script(words[1], words[2] - 8)).tolist() == [1]
-    assert table(GaussianMagnitude(1.0)).cells(below, Script(words[1], words[2] + 8)).tolist() == [2]
+    assert table(GaussianMagnitude(1.0)).cells(below, Script(words[1], words[2] - 8).words).tolist() == [1]
+    assert table(GaussianMagnitude(1.0)).cells(below, Script(words[1], words[2] + 8).words).tolist() == [2]
 
 
 @pytest.mark.parametrize(("law", "weight", "cells"), CASES[:-1], ids=NAMES[:-1])
@@ -142,7 +130,7 @@ def test_the_last_cell_refines_into_the_infinite_tail(law, weight, cells, follow
     for i, extra in enumerate(following, start=1):
         uniform += Fraction(extra, 2 ** (DIGITS + 64 * i))
     expected = bisect_right(thresholds(weight, cells), uniform)
-    found = table(law).cells(np.array([word], dtype=np.int64), Script(*following))
+    found = table(law).cells(np.array([word], dtype=np.int64), Script(*following).words)
     assert found.tolist() == [expected]
     assert expected >= bisect_right(cumulative_bounds(law, DIGITS)[0], word - 1)  # in the tail indeed
 
@@ -155,7 +143,7 @@ def test_look_up_by_guide_is_plain_bisection(law):
     words = np.concatenate([rng.integers(0, 2**DIGITS, 20_000), np.array(near), [0]])
     clear = np.array([bisect_right(high, word) == bisect_right(low, word) for word in words.tolist()])
     assert clear.mean() > 0.95
-    found = table(law).cells(words[clear], Script())
+    found = table(law).cells(words[clear], Script().words)
     assert found.tolist() == [bisect_right(high, word) for word in words[clear].tolist()]
 
 
@@ -171,5 +159,5 @@ def test_decide_is_uniform_between_equal_cells():
     def halves(length: int) -> tuple[list[int], list[int]]:
         return [2 ** (length - 1), 2**length], [2 ** (length - 1), 2**length]
 
-    assert decide(2 ** (DIGITS - 1) - 1, halves, Script()) == 0
-    assert decide(2 ** (DIGITS - 1), halves, Script()) == 1
+    assert decide(2 ** (DIGITS - 1) - 1, halves, Script().words) == 0
+    assert decide(2 ** (DIGITS - 1), halves, Script().words) == 1

@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from fedsynth.errors import BudgetExceeded
 from fedsynth.privacy.cost import Budget, Cost, Norms
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile, Turn
-from fedsynth.privacy.release import (
-    AdaptiveSelection,
-    Deposit,
-    Exact,
-    Exponential,
-    Gaussian,
-    Laplace,
-    Public,
-    Release,
-)
+from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, Exponential, Gaussian, Laplace, Public, Release
 
 NOISY, PURE = Budget(1.0, 1e-5), Budget(1.0, 0)
 
@@ -32,8 +23,12 @@ def entry(release: Release, *sites: str, times: float = 1, **fields: Any) -> Ent
     return Entry(release=release, sites=sites, cost=release.cost(Norms(1, 1)) * times, **values)
 
 
-def test_the_most_charged_site_is_what_was_spent():
-    ledger = Ledger(NOISY)
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(NOISY)
+
+
+def test_the_most_charged_site_is_what_was_spent(ledger):
     ledger.record(entry(Gaussian(0.01), "a", "b"))
     ledger.record(entry(Exponential(0.005), "b", verb="choose", kind="flaim-scores", cells=1))
     assert ledger.per_site["a"].rho == pytest.approx(0.01)
@@ -69,8 +64,7 @@ def test_a_person_at_several_sites_is_charged_for_all():
     assert ledger.epsilon == pytest.approx(0.75)
 
 
-def test_an_entry_that_one_site_cannot_pay_charges_none():
-    ledger = Ledger(NOISY)
+def test_an_entry_that_one_site_cannot_pay_charges_none(ledger):
     ledger.record(entry(Gaussian(0.03), "b"))
     with pytest.raises(BudgetExceeded, match="for smaller shares"):
         ledger.record(entry(Gaussian(0.01), "a", "b"))
@@ -106,8 +100,7 @@ def test_a_release_without_noise_is_never_hidden(budget, release):
     assert said["exact_releases"] == 1
 
 
-def test_a_vault_pays_once_for_all_that_it_releases():
-    ledger = Ledger(NOISY)
+def test_a_vault_pays_once_for_all_that_it_releases(ledger):
     ledger.record(entry(Deposit(rho=0.02), "a", "b", verb="deposit", std=math.nan))
     before = ledger.spent
     ledger.note(entry(Gaussian(0.015), "a", "b", verb="open", kind="vault", paid_by="deposit 3"))
@@ -119,15 +112,13 @@ def test_a_vault_pays_once_for_all_that_it_releases():
     assert ledger.exact_releases == 1
 
 
-def test_public_facts_cost_nothing():
-    ledger = Ledger(NOISY)
+def test_public_facts_cost_nothing(ledger):
     ledger.record(entry(Public(), "a", kind="size"))
     assert ledger.spent == Cost()
     assert ledger.epsilon == ledger.share_spent == ledger.exact_releases == 0
 
 
-def test_the_table_says_what_was_asked_and_what_it_cost():
-    ledger = Ledger(NOISY)
+def test_the_table_says_what_was_asked_and_what_it_cost(ledger):
     for step in range(3):
         ledger.record(entry(Gaussian(NOISY.rho / 10), "a", "b", step=step, std=4.0 + step, cells=100))
     ledger.record(entry(Exponential(NOISY.rho / 5), "b", verb="choose", kind="flaim-scores", cells=1, std=math.nan))
@@ -146,8 +137,7 @@ def test_an_unlimited_budget_with_noise_all_the_same():
     assert ledger.share_spent == 0
 
 
-def test_json_is_the_whole_account():
-    ledger = Ledger(NOISY)
+def test_json_is_the_whole_account(ledger):
     ledger.record(entry(Gaussian(0.01), "b", "a", std=math.nan))
     said = json.loads(json.dumps(ledger.to_json(), allow_nan=False))
     assert said["budget"] == {"epsilon": 1.0, "delta": 1e-5}
@@ -171,8 +161,7 @@ def test_json_is_the_whole_account():
     ]
 
 
-def test_each_turn_has_the_sizes_of_its_messages_for_every_site(tmp_path):
-    ledger = Ledger(NOISY)
+def test_each_turn_has_the_sizes_of_its_messages_for_every_site(ledger, tmp_path):
     ledger.record(entry(Gaussian(0.01), "b", "a", question="1" * 64))
     ledger.record(entry(Gaussian(0.01), "b", question="2" * 64))  # of the same step: it shares the exchanges
     ledger.record(entry(Gaussian(0.01), "a", step=1, question="3" * 64))

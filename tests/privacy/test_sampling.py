@@ -380,11 +380,7 @@ def test_a_sampled_release_says_everything(missing):
 
 
 # Noise that was computed by hand for the optimal order, at epsilon 0.5, 1.6 and 5 and delta 1e-5.
-NEEDED = {
-    (0.05, 200): (5.6, 2.1, 1.04),
-    (0.05, 1000): (12.2, 4.3, 1.7),
-    (0.1, 300): (13.4, 4.7, 1.9),
-}
+NEEDED = {(0.05, 200): (5.6, 2.1, 1.04), (0.05, 1000): (12.2, 4.3, 1.7), (0.1, 300): (13.4, 4.7, 1.9)}
 
 
 @pytest.mark.parametrize(("rate", "steps"), NEEDED)

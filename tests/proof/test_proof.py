@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from msgspec import structs
+from tests.world import Faulty
 
 from fedsynth.deep.fedvae import FedVAE
 from fedsynth.errors import FedsynthError
@@ -86,16 +87,11 @@ def frame(rows: int, seed: int) -> pd.DataFrame:
 
 
 def start(folder: Path, trust: Trust, budget: Budget, **options) -> Run:
-    sites: list[Site] = []
-
-    def transport(made):
-        sites.extend(made)
-        return InProcess(made)
-
+    link = Faulty()
     tables = {name: frame(30, at) for at, name in enumerate(NAMES)}
     transcript = folder / "transcript"
-    federation = federate(tables, SCHEMA, budget, trust=trust, transcript=transcript, transport=transport, **options)
-    return Run(folder, federation, sites)
+    federation = federate(tables, SCHEMA, budget, trust=trust, transcript=transcript, transport=link, **options)
+    return Run(folder, federation, list(link.doors.values()))
 
 
 def finish(run: Run) -> Run:
@@ -112,6 +108,11 @@ def a_run(folder: Path, trust: Trust, budget: Budget = BUDGET, **options) -> Run
     run.federation.sums({"east": [pair], "north": [pair, ages], "south": [ages]}, 0.125)
     run.federation.each(RecordCount(), 0.1)
     return finish(run)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return a_run(tmp_path, LocalNoise())
 
 
 def rewrite(transcript: Path, keep) -> None:
@@ -151,8 +152,7 @@ def test_a_run_that_protects_persons_is_proved(tmp_path, trust, public_sizes):
     assert counts.tables == (("sex",), ("sex", "age"))
 
 
-def test_the_sheet_can_be_read_and_says_whose_word_it_is(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_the_sheet_can_be_read_and_says_whose_word_it_is(run):
     sheet = run.sheet()
     assert sheet.problems == ()
     assert sheet.basis == "as told by the server"
@@ -228,9 +228,7 @@ def problems(sheet: ProofSheet, *parts: str) -> None:
     assert not sheet.to_json()["proved"]
 
 
-def test_another_price_in_the_ledger_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
-
+def test_another_price_in_the_ledger_is_found(run):
     def cheaper(content):
         content["entries"][0]["cost"]["rho"] /= 2
 
@@ -259,14 +257,12 @@ def test_other_noise_in_the_ledger_is_found(tmp_path):
     problems(run.proved(), "standard deviation")
 
 
-def test_an_entry_that_is_missing_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_an_entry_that_is_missing_is_found(run):
     run.change_ledger(lambda content: content["entries"].pop())
     problems(run.proved(), "step 2 (each size) was asked, and the ledger has no entry")
 
 
-def test_an_entry_of_an_unknown_question_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_an_entry_of_an_unknown_question_is_found(run):
     run.change_ledger(lambda content: content["entries"][3].update(question="ab" * 32))
     problems(
         run.proved(),
@@ -275,15 +271,12 @@ def test_an_entry_of_an_unknown_question_is_found(tmp_path):
     )
 
 
-def test_a_second_entry_of_a_question_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_second_entry_of_a_question_is_found(run):
     run.change_ledger(lambda content: content["entries"].append(content["entries"][0]))
     problems(run.proved(), "step 0 (sum counts) was asked once, and the ledger has 2 entries for it")
 
 
-def test_entries_that_name_each_others_questions_are_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
-
+def test_entries_that_name_each_others_questions_are_found(run):
     def swap(content):
         first, last = content["entries"][0], content["entries"][3]
         first["question"], last["question"] = last["question"], first["question"]
@@ -310,14 +303,12 @@ def test_sizes_of_messages_are_told_and_prove_nothing(tmp_path):
     assert run.proved().problems == ()
 
 
-def test_a_site_that_is_not_charged_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_site_that_is_not_charged_is_found(run):
     run.change_ledger(lambda content: content["entries"][0]["sites"].remove("east"))
     problems(run.proved(), "east answered, and the ledger does not charge them")
 
 
-def test_a_question_that_is_missing_in_the_transcript_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_question_that_is_missing_in_the_transcript_is_found(run):
     last = [data for kind, data in records(run.transcript) if kind == "question"][-1]
     rewrite(run.transcript, lambda kind, data: data != last)
     problems(
@@ -328,8 +319,7 @@ def test_a_question_that_is_missing_in_the_transcript_is_found(tmp_path):
     )
 
 
-def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(run):
     last = [data for kind, data in records(run.transcript) if kind == "question"][-1]
     after = [data for _, data in records(run.transcript)]
     gone = after[after.index(last) :]
@@ -345,8 +335,7 @@ def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(tmp_path)
     problems(run.proved(), "extract of east: it was charged", "extract of south: it was charged")
 
 
-def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_sealed_answer_in_a_transcript_is_found(run):
     asked = next(recorded_requests(run.transcript))
     sealed = write_reply(
         bytes(32),
@@ -372,8 +361,7 @@ def test_a_released_sum_of_another_size_is_found(tmp_path):
     problems(run.sheet(), "numbers instead of 22")
 
 
-def test_a_released_sum_that_is_not_the_sum_of_the_noisy_answers_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_released_sum_that_is_not_the_sum_of_the_noisy_answers_is_found(run):
     kept = list(records(run.transcript))
     at = next(at for at, (kind, _) in enumerate(kept) if kind == "released")
     changed = bytearray(kept[at][1])
@@ -385,20 +373,17 @@ def test_a_released_sum_that_is_not_the_sum_of_the_noisy_answers_is_found(tmp_pa
     problems(run.sheet(), "did not release the sum")
 
 
-def test_another_limit_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_another_limit_is_found(run):
     sheet = prove(run.transcript, run.ledger, SCHEMA, LocalNoise(), Budget(0.5, 1e-6))
     problems(sheet, "the ledger was held to", "more than the limit")
 
 
-def test_another_statement_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_another_statement_is_found(run):
     run.change_ledger(lambda content: content["statement"].update(unit={"rows": 5, "sites": 1}, neighbours="replace"))
     problems(run.sheet(), "the statement says unit", "the statement says neighbours")
 
 
-def test_a_statement_about_another_schema_or_trust_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_statement_about_another_schema_or_trust_is_found(run):
     other = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 120, bins=10)))
     problems(prove(run.transcript, run.ledger, other, LocalNoise(), BUDGET), "was asked under schema")
     problems(prove(run.transcript, run.ledger, SCHEMA, TrustedServer(), BUDGET), "trust 'local'")
@@ -409,13 +394,11 @@ def test_a_statement_about_another_schema_or_trust_is_found(tmp_path):
 
 
 def signed_anew(of: Run, name: str, /, **change: object) -> AccountExtract:
-    """Return an extract that the site itself changed."""
     site = next(site for site in of.sites if site.name == name)
     return sign_extract(msgspec.structs.replace(of.extract(name), **change), site.secret)
 
 
-def test_an_extract_with_a_charge_less_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_an_extract_with_a_charge_less_is_found(run):
     honest = run.extract("north")
     problems(
         run.sheet(extracts=[signed_anew(run, "north", charges=honest.charges[1:])]),
@@ -423,8 +406,7 @@ def test_an_extract_with_a_charge_less_is_found(tmp_path):
     )
 
 
-def test_an_extract_with_another_price_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_an_extract_with_another_price_is_found(run):
     first, *others = run.extract("north").charges
     dearer = msgspec.structs.replace(first, cost=msgspec.structs.replace(first.cost, rho=0.5))
     problems(
@@ -432,8 +414,7 @@ def test_an_extract_with_another_price_is_found(tmp_path):
     )
 
 
-def test_a_wrong_signature_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_a_wrong_signature_is_found(run):
     honest = run.extract("north")
     changed = msgspec.structs.replace(honest, charges=honest.charges[1:])
     problems(run.sheet(extracts=[changed]), "its signature is wrong")
@@ -441,8 +422,7 @@ def test_a_wrong_signature_is_found(tmp_path):
     problems(run.sheet(extracts=[unsigned]), "its signature is wrong")
 
 
-def test_an_extract_by_somebody_else_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_an_extract_by_somebody_else_is_found(run):
     north = next(site for site in run.sites if site.name == "north")
     forged = extract(north.account, bytes(32), "north", run.federation.run, north.coordinator)
     assert forged.signed
@@ -452,8 +432,7 @@ def test_an_extract_by_somebody_else_is_found(tmp_path):
     )
 
 
-def test_extracts_of_other_runs_coordinators_and_times_are_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_extracts_of_other_runs_coordinators_and_times_are_found(run):
     problems(run.sheet(extracts=[signed_anew(run, "north", run="another")]), "it is of run 'another'")
     problems(run.sheet(extracts=[signed_anew(run, "north", row=1)]), "was a backup put back?")
     problems(run.sheet(extracts=[run.extract("north")] * 2), "2 extracts of site north")
@@ -461,8 +440,7 @@ def test_extracts_of_other_runs_coordinators_and_times_are_found(tmp_path):
     problems(run.sheet(extracts=[other, run.extract("south")]), "answer different coordinators", "has no charge for it")
 
 
-def test_an_account_that_did_not_answer_this_run_is_found(tmp_path):
-    run = a_run(tmp_path, LocalNoise())
+def test_an_account_that_did_not_answer_this_run_is_found(run):
     moved = tuple(msgspec.structs.replace(charge, row=charge.row + 1) for charge in run.extract("north").charges)
     problems(run.sheet(extracts=[signed_anew(run, "north", charges=moved)]), "was answered from audit row 1")
 

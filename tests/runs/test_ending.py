@@ -12,18 +12,9 @@ import pytest
 from msgspec.structs import replace
 from tests.attacks.world import COORDINATOR, ask_deployed, deployed, frame, question
 from tests.contract.world import SCHEMA, random_table
-from tests.deploy.flower_world import (
-    RUN,
-    SEED,
-    accounts,
-    lay_out,
-    of,
-    run_over_files,
-)
+from tests.deploy.flower_world import RUN, SEED, accounts, lay_out, of, run_over_files
 
-from fedsynth.deploy.files.server import (
-    RepliesMissing,
-)
+from fedsynth.deploy.files.server import RepliesMissing
 from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, open_account, site_secret
@@ -53,7 +44,6 @@ def config(tmp_path: Path) -> SiteConfig:
 
 
 def tell(config: SiteConfig, data: bytes) -> bytes:
-    """Return what a site replies to a message."""
     (reply,) = answer(config, [data]).replies
     return reply
 

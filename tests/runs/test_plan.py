@@ -216,7 +216,6 @@ def test_made_rows_that_break_a_rule_are_in_the_error_and_no_warning_of_the_advi
 
 
 def naive() -> Method:
-    """Return the method that models no dependence."""
     from fedsynth.methods import find_method
 
     found: Method = find_method("fednaivebayes").kind()

@@ -64,7 +64,6 @@ def files(tmp_path: Path) -> Path:
 
 
 def said(findings: list[str]) -> None:
-    """Check that these are the findings on the table."""
     assert (findings[0], findings[1], findings[4]) == (HEAD, SEX, COLUMNS)
     assert findings[2].startswith(AGE)
     assert findings[3].startswith(JOB)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.tables import contingency
+from tests.world import contingency
 
 from fedsynth.errors import SchemaError
 from fedsynth.rows import Table, concatenate

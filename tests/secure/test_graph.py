@@ -16,7 +16,6 @@ from fedsynth.secure.site import SecureSum
 
 
 def exceeds(population: int, marked: int, drawn: int, bound: int) -> Fraction:
-    """Return how likely more than ``bound`` of those drawn are marked."""
     ways = sum(
         math.comb(marked, number) * math.comb(population - marked, drawn - number)
         for number in range(max(0, bound + 1), min(marked, drawn) + 1)

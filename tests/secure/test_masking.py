@@ -50,7 +50,6 @@ def split_among(secret: bytes, number: int, others: NDArray[np.uint64]) -> dict[
 
 
 def combine(shares: Mapping[int, NDArray[np.uint64]]) -> bytes:
-    """Return the secret that all shares together give."""
     found = recover(shares, len(shares), lambda secret: True)
     assert found is not None
     return found[0]

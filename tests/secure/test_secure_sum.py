@@ -26,31 +26,12 @@ from tests.secure.secure_world import (
 
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
-from fedsynth.federation.events import (
-    Answer,
-    ApprovalAnswer,
-    BoxesAnswer,
-    Event,
-    KeysAnswer,
-    PlainAnswer,
-    ShareKeys,
-)
+from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, Event, KeysAnswer, PlainAnswer, ShareKeys
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import noise_std
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
-from fedsynth.secure.session import (
-    AGREE,
-    BOX_BYTES,
-    KEYS,
-    MASKED,
-    SHARES,
-    TURNS,
-    UNMASK,
-    Session,
-    as_bytes,
-    sign_keys,
-)
+from fedsynth.secure.session import AGREE, BOX_BYTES, KEYS, MASKED, SHARES, TURNS, UNMASK, Session, as_bytes, sign_keys
 from fedsynth.secure.shamir import NO_SHARE, SHARE_BYTES, to_bytes
 from fedsynth.secure.site import KEY, SecureSum
 

@@ -12,16 +12,7 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 from scipy import stats
-from tests.secure.secure_world import (
-    NORMS,
-    QUESTION,
-    Asked,
-    aggregator,
-    anew,
-    converse,
-    exact,
-    members,
-)
+from tests.secure.secure_world import NORMS, QUESTION, Asked, aggregator, anew, converse, exact, members
 
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, Refused
@@ -30,17 +21,7 @@ from fedsynth.federation.wire import encode
 from fedsynth.keys import decrypted
 from fedsynth.privacy.release import Exact, Gaussian
 from fedsynth.secure import graph, masking
-from fedsynth.secure.session import (
-    AGREE,
-    KEYS,
-    MASK_SECRET,
-    MASKED,
-    SELF_MASK,
-    SHARES,
-    UNMASK,
-    Session,
-    sign_keys,
-)
+from fedsynth.secure.session import AGREE, KEYS, MASK_SECRET, MASKED, SELF_MASK, SHARES, UNMASK, Session, sign_keys
 from fedsynth.secure.shamir import PRIME, SHARE_BYTES, from_bytes, recover
 from fedsynth.secure.site import KEY, SecureSum, _secret
 

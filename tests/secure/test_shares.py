@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
+from tests.privacy.test_noise import gaussian_pmf, p_value
 
 from fedsynth.errors import Unsupported
 from fedsynth.privacy.cost import Norms
@@ -25,11 +26,6 @@ def keyed(context: str) -> KeyedBits:
     return KeyedBits(b"a fixed key for the tests of shares", context.encode())
 
 
-def gaussian_pmf(sigma: float, reach: int) -> NDArray[np.float64]:
-    weights: NDArray[np.float64] = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    return weights / math.fsum(weights)
-
-
 def power(pmf: NDArray[np.float64], times: int) -> NDArray[np.float64]:
     """The law of a sum of independent draws; convolution of positive numbers loses no relative accuracy."""
     result = pmf
@@ -42,20 +38,6 @@ def polya_pmf(scale: float, shape: float, cells: int) -> NDArray[np.float64]:
     k = np.arange(cells)
     logs = special.gammaln(k + shape) - special.gammaln(k + 1) - special.gammaln(shape)
     return np.exp(logs - k / scale + math.log(-math.expm1(-1 / scale)) * shape)
-
-
-def p_value(draws: NDArray[np.int64], pmf: NDArray[np.float64]) -> float:
-    """Chi-square against a pmf on -reach..reach; cells of fewer than 20 expected draws are taken together."""
-    reach = pmf.size // 2
-    assert np.abs(draws).max() <= reach
-    observed, expected = np.bincount(draws + reach, minlength=pmf.size), pmf * draws.size
-    inside = expected >= 20
-    observed = np.append(observed[inside], observed[~inside].sum())
-    expected = np.append(expected[inside], expected[~inside].sum())
-    if expected[-1] < 20:
-        observed = np.append(observed[:-2], observed[-2:].sum())
-        expected = np.append(expected[:-2], expected[-2:].sum())
-    return float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
 
 
 def renyi(pmf: NDArray[np.float64], shift: int, order: float) -> float:
@@ -142,7 +124,6 @@ def test_the_tables_of_a_share_enclose_the_exact_law(scale, shape):
 
 
 def sum_law(sigmas: Sequence[float], honest: int, reach: float) -> NDArray[np.float64]:
-    """The law of the sum of ``honest`` shares of parts ``sigmas``."""
     result = np.ones(1)
     for sigma in sigmas:
         result = np.convolve(result, power(gaussian_pmf(sigma, math.ceil(reach * sigma) + 4), honest))
@@ -221,7 +202,6 @@ def test_a_share_in_one_part_wastes_no_noise(l1, l2, honest):
 
 
 def draws(share: NoiseShare, parts: int, site: int, release: object) -> NDArray[np.int64]:
-    """Return the noise of one site's first parts."""
     seeds = [f"{release} {site} {at}".encode().ljust(32)[-32:] for at in range(parts)]
     return NoiseShare(share.parts[:parts], ()).add_to(np.zeros(DRAWS, dtype=np.int64), seeds)
 

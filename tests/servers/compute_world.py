@@ -107,13 +107,8 @@ def set_up(home: Path, secrets: list[bytes], agreed: AgreedTerms) -> Processes:
 
 
 def agreement(
-    coordinator: Keys,
-    schema: Schema,
-    sites: Mapping[str, bytes],
-    budget: Budget,
-    questions: int = 64,
+    coordinator: Keys, schema: Schema, sites: Mapping[str, bytes], budget: Budget, questions: int = 64
 ) -> AgreedTerms:
-    """Return what the operators of the servers agreed to."""
     terms = InvitedTerms(
         superlink="fed.example.org:443",
         coordinator=coordinator.public.hex(),
@@ -197,7 +192,6 @@ def servers_of(federation: Federation) -> Servers:
 
 
 def connections_of(federation: Federation) -> RemoteServers:
-    """Return a federation's connections to its three servers."""
     connections = servers_of(federation).send
     assert isinstance(connections, RemoteServers)
     return connections

@@ -38,26 +38,10 @@ from fedsynth.federation.wire import decode, encode
 from fedsynth.keys import Keys
 from fedsynth.methods.aim import AIM
 from fedsynth.privacy.release import Exponential, Gaussian
-from fedsynth.servers.calls import (
-    Agree,
-    Answered,
-    AnyCall,
-    AnyResult,
-    Ask,
-    Asked,
-    Begin,
-    Done,
-    Failure,
-    Keep,
-)
+from fedsynth.servers.calls import Agree, Answered, AnyCall, AnyResult, Ask, Asked, Begin, Done, Failure, Keep
 from fedsynth.servers.host import LEDGER, TERMS, agree, open_ledger
 from fedsynth.servers.links import connect, receive
-from fedsynth.servers.questions import (
-    MOST_PENALTY,
-    MOST_WEIGHT,
-    OpenTables,
-    SelectTable,
-)
+from fedsynth.servers.questions import MOST_PENALTY, MOST_WEIGHT, OpenTables, SelectTable
 from fedsynth.servers.remote import RemoteServers
 from fedsynth.servers.vault import Servers, SharedVault
 

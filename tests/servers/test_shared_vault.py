@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.contract.world import SCHEMA, Watched, random_table, tables
+from tests.contract.world import SCHEMA, random_table, tables
 from tests.federation.test_site import ask, site
 from tests.servers.three_servers_world import Silent
-from tests.tables import contingency, warned_of_empty
+from tests.world import Faulty, contingency, silent, warned_of_empty
 
 from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.federation import Federation
@@ -57,8 +57,7 @@ def ideal(federation: Federation) -> Servers:
 
 
 @pytest.mark.parametrize(
-    ("options", "moved"),
-    [({}, 1.0), ({"unit": Unit(3, 2)}, 6.0), ({"public_sizes": True}, math.sqrt(2))],
+    ("options", "moved"), [({}, 1.0), ({"unit": Unit(3, 2)}, 6.0), ({"public_sizes": True}, math.sqrt(2))]
 )
 def test_noise_has_one_and_a_half_times_the_variance_of_a_trusted_server(options, moved):
     shared, trusted = (start(trust=trust, **options).deposit(QUERY, 0.8) for trust in (ThreeServers(), TrustedServer()))
@@ -146,18 +145,13 @@ def test_without_noise_cohorts_are_the_pooled_tables_of_those_that_entered(trust
 
 
 def test_a_lost_site_is_not_asked_again_and_stays_out():
-    links: list[Watched] = []
-
-    def transport(sites):
-        links.append(Watched(sites, dead=frozenset({"site-001"})))
-        return links[-1]
-
-    federation = start(transport=transport)
+    link = Faulty(silent({0: {"site-001"}}))
+    federation = start(transport=link)
     first, second = (replace(federation, sites=federation.sites[part]) for part in (slice(0, 2), slice(1, 3)))
     vault = first.deposit(QUERY, 0.8)
     second.deposit_into(vault)
     assert vault.sites == ("site-000", "site-002")
-    assert sum(site == "site-001" for site, _ in links[0].questions) == 1
+    assert sum(message.site == "site-001" for message in link.sent) == 1
 
 
 def test_methods_that_cannot_run_say_so_before_anything_is_charged():

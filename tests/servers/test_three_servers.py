@@ -40,7 +40,7 @@ from fedsynth.servers.questions import (
     noise_part,
     opened_std,
 )
-from fedsynth.servers.server import part_for
+from fedsynth.servers.server import ComputeParty, part_for
 from fedsynth.servers.shares import (
     MODULUS,
     SERVERS,
@@ -63,6 +63,21 @@ from fedsynth.servers.shares import (
 from fedsynth.servers.vault import Servers
 
 ROWS = (30, 12, 0)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def vault(world: World) -> str:
+    return world.filled()
+
+
+@pytest.fixture
+def servers(world: World) -> tuple[ComputeParty, ...]:
+    return world.parties
 
 
 def exact(world: World, *cliques: tuple[int, ...]) -> np.ndarray:
@@ -122,8 +137,7 @@ def test_roots_are_those_of_integers_and_large_ones_count_as_a_constant(numbers)
     assert roots(shares[0], shares[1], third).tolist() == [min(math.isqrt(number), 47453132) for number in numbers]
 
 
-def test_zero_shares_add_up_to_nothing_and_are_uniform():
-    world = World()
+def test_zero_shares_add_up_to_nothing_and_are_uniform(world):
     keys = [Keys(secret) for secret in world.secrets]
     shares = [zero_share(keys[at], world.publics, at, 20_000, b"context") for at in range(SERVERS)]
     assert not total(shares).any()
@@ -152,9 +166,7 @@ def test_one_servers_view_is_uniform_whatever_the_table_is(server):
     assert len(set(views)) == (5 if server == 0 else 15)  # the first server's shares are of secrets alone
 
 
-def test_what_a_server_sends_on_is_uniform_too():
-    world = World()
-    vault = world.filled()
+def test_what_a_server_sends_on_is_uniform_too(world, vault):
     question = open_of(vault, (1, 2, 3))
     servers = world.parties
     statements = [server.ask(question) for server in servers]
@@ -193,8 +205,7 @@ def test_keys_are_of_three_servers():
             check_publics(wrong)
 
 
-def test_the_first_server_is_sent_no_share_in_full():
-    world = World()
+def test_the_first_server_is_sent_no_share_in_full(world):
     dealt = world.dealt("a", QUERY.answer(random_table(5, 0)), world.request().question)
     assert part_for(dealt, 0).body.size == 0
     assert part_for(dealt, 1).body.size == part_for(dealt, 2).body.size == 16 * QUERY.cells(SCHEMA) + 16
@@ -205,8 +216,7 @@ def changed(dealt, **fields):
 
 
 @pytest.mark.parametrize("spoil", ["box 0", "box 1", "box 2", "body", "signature", "another question", "stranger"])
-def test_a_deal_that_one_server_cannot_open_is_dropped_everywhere(spoil):
-    world = World()
+def test_a_deal_that_one_server_cannot_open_is_dropped_everywhere(world, spoil):
     request = world.request()
     vault = world.begin(request)
     values = [QUERY.answer(table) for table in world.tables(ROWS)]
@@ -236,9 +246,8 @@ def test_a_deal_that_one_server_cannot_open_is_dropped_everywhere(spoil):
 
 
 @pytest.mark.parametrize("pair", range(SERVERS))
-def test_two_servers_that_hold_different_shares_drop_the_site_everywhere(pair):
+def test_two_servers_that_hold_different_shares_drop_the_site_everywhere(world, pair):
     """A site seals another secret for one of the two servers that hold a share, and signs all of it."""
-    world = World()
     vault = world.begin(world.request())
     values = QUERY.answer(random_table(30, 0))
 
@@ -256,9 +265,8 @@ def test_two_servers_that_hold_different_shares_drop_the_site_everywhere(pair):
         assert statement.sites == ("b",)
 
 
-def test_no_server_can_test_guesses_of_a_share_that_it_does_not_hold():
+def test_no_server_can_test_guesses_of_a_share_that_it_does_not_hold(world):
     """What two servers tell each other of a common share is keyed by what only they share."""
-    world = World()
     vault = world.begin(world.request())
     dealt = world.dealt("a", QUERY.answer(random_table(30, 0)), vault)
     told = [server.take(vault, "a", part_for(dealt, at)) for at, server in enumerate(world.parties)]
@@ -272,9 +280,7 @@ def test_no_server_can_test_guesses_of_a_share_that_it_does_not_hold():
     assert not set(itertools.chain(*told)) & set(itertools.chain(*other))
 
 
-def test_a_site_deals_once():
-    world = World()
-    vault = world.filled()
+def test_a_site_deals_once(world, vault):
     world.begin(world.request(step=1), vault)
     again = world.dealt("a", QUERY.answer(random_table(5, 0)), world.request(step=1).question)
     assert not world.ideal.take(vault, "a", again)
@@ -287,8 +293,7 @@ def test_a_site_deals_once():
     assert fresh.ideal.take(vault, "a", fresh.dealt("a", values, vault))
 
 
-def test_sites_join_under_the_terms_that_a_vault_began_with():
-    world = World()
+def test_sites_join_under_the_terms_that_a_vault_began_with(world):
     vault = world.filled(rows=ROWS)
     for request in (world.request(Counts.of(4, [(0, 1)]), step=1), world.request(release=Deposit(rho=2.0), step=1)):
         with pytest.raises(Refused, match="terms that it began with"):
@@ -340,9 +345,8 @@ def test_the_prices_of_a_run_are_of_one_kind():
         pure.begin(pure.request(release=Deposit(rho=0.1)))
 
 
-def test_a_deposit_holds_a_column_over_one_axis():
+def test_a_deposit_holds_a_column_over_one_axis(world):
     """Tables of one clique with fewer cells lie one after the other: read as one table, a record moves many cells."""
-    world = World()
     whole = np.zeros(5, dtype=np.int64)
     axes = (*(Axis(3, groups=whole) for _ in range(4)), Axis(3))
     query = Counts(axes, tuple((at,) for at in range(5)))
@@ -359,15 +363,13 @@ def test_a_deposit_holds_a_column_over_one_axis():
         ({"query": Counts.of(4, [(0, 1)], [3])}, "without weights"),
     ],
 )
-def test_a_server_refuses_deposits_beyond_its_terms(change, says):
-    world = World()
+def test_a_server_refuses_deposits_beyond_its_terms(world, change, says):
     request = world.request(**change)
     with pytest.raises((Refused, BudgetExceeded, InvalidParameter), match=says):
         world.begin(request)
 
 
-def test_a_server_refuses_what_another_coordinator_asks():
-    world = World()
+def test_a_server_refuses_what_another_coordinator_asks(world):
     request = world.request()
     request.signature = sign_request(Keys(b"another coordinator's own secret"), request.body)
     with pytest.raises(Refused, match="not signed by the coordinator"):
@@ -428,9 +430,7 @@ def test_tables_of_fewer_columns_and_weights_come_from_what_was_dealt():
 # Rosters and ledgers
 
 
-def test_a_question_is_answered_once_and_from_what_is_stored_then():
-    world = World()
-    vault = world.filled()
+def test_a_question_is_answered_once_and_from_what_is_stored_then(world, vault):
     first = world.ideal.open(open_of(vault, (0, 1)))
     assert (world.ideal.open(open_of(vault, (0, 1))) == first).all()
     index = world.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1))
@@ -444,9 +444,7 @@ def test_a_question_is_answered_once_and_from_what_is_stored_then():
     assert [count for count, _ in world.spent(vault)] == [2] * SERVERS
 
 
-def test_a_server_that_starts_again_goes_on_from_its_book_and_gives_the_same_bits():
-    world = World()
-    vault = world.filled()
+def test_a_server_that_starts_again_goes_on_from_its_book_and_gives_the_same_bits(world, vault):
     first = world.ideal.open(open_of(vault, (0, 1)))
     drew = world.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1))
     again = World(books=world.books)
@@ -471,9 +469,7 @@ def test_a_server_that_starts_again_goes_on_from_its_book_and_gives_the_same_bit
         other.ideal.open(open_of(vault, (0, 1)))
 
 
-def test_a_vault_opens_no_more_than_was_deposited():
-    world = World()
-    vault = world.filled()
+def test_a_vault_opens_no_more_than_was_deposited(world, vault):
     world.ideal.open(open_of(vault, (0,), rho=0.6))
     with pytest.raises(BudgetExceeded):
         world.ideal.draw(draw_of(vault, (0,), (1,), rho=0.41, number=1))
@@ -513,10 +509,7 @@ def test_no_share_leaves_for_a_question_that_the_book_did_not_charge(tmp_path):
 
 
 @pytest.mark.parametrize("spoil", ["sites", "inputs", "question", "spent", "held", "signature", "missing"])
-def test_nothing_leaves_unless_three_rosters_agree(spoil):
-    world = World()
-    vault = world.filled()
-    servers = world.parties
+def test_nothing_leaves_unless_three_rosters_agree(world, vault, servers, spoil):
     statements = [server.ask(open_of(vault, (0,))) for server in servers]
     others = {"sites": ("a", "b"), "inputs": "1" * 64, "question": "2" * 64, "spent": 0.5, "held": "3" * 64}
     if spoil in others:
@@ -536,11 +529,8 @@ def test_nothing_leaves_unless_three_rosters_agree(spoil):
     assert world.spent(vault) == [(0, 0)] * SERVERS
 
 
-def test_another_roster_at_one_server_is_refused():
+def test_another_roster_at_one_server_is_refused(vault, servers):
     """A coordinator that shows one server other sites, or asks it something else, gets nothing from any."""
-    world = World()
-    vault = world.filled()
-    servers = world.parties
     asked = (open_of(vault, (0,)), open_of(vault, (1,)), open_of(vault, (0,)))
     statements = [server.ask(question) for server, question in zip(servers, asked, strict=True)]
     for server in servers:
@@ -548,9 +538,7 @@ def test_another_roster_at_one_server_is_refused():
             server.agree(statements)
 
 
-def test_a_dead_server_is_named_and_nothing_is_opened_or_charged():
-    world = World()
-    vault = world.filled()
+def test_a_dead_server_is_named_and_nothing_is_opened_or_charged(world, vault):
     stopped = Servers(Silent(world.parties))
     with pytest.raises(SiteLost, match="server 2"):
         stopped.open(open_of(vault, (0,)))
@@ -561,8 +549,7 @@ def test_a_dead_server_is_named_and_nothing_is_opened_or_charged():
     assert {count for count, _ in world.spent(vault)} == {1}
 
 
-def test_a_server_knows_its_own_place():
-    world = World()
+def test_a_server_knows_its_own_place(world):
     with pytest.raises(InvalidParameter, match="position"):
         dataclasses.replace(world.server(1), secret=world.secrets[0])
 
@@ -586,20 +573,13 @@ CLIQUES = ((0,), (3,), (0, 1), (1, 2), (2, 3), (1, 2, 3))
         ({"rho": 1e-30}, "more noise than"),
     ],
 )
-def test_public_inputs_that_could_wrap_are_refused_by_every_server(fields, says):
-    world = World()
-    vault = world.filled()
+def test_public_inputs_that_could_wrap_are_refused_by_every_server(world, vault, fields, says):
     for server in world.parties:
         with pytest.raises(Refused, match=says):
             server.ask(draw_of(vault, (0,), (3,), **fields))
     assert world.ideal.draw(
         draw_of(
-            vault,
-            (0,),
-            (3,),
-            weights=[1, MOST_WEIGHT],
-            penalties=[MOST_PENALTY, 0],
-            expected=np.full(7, LARGEST_COUNT),
+            vault, (0,), (3,), weights=[1, MOST_WEIGHT], penalties=[MOST_PENALTY, 0], expected=np.full(7, LARGEST_COUNT)
         )
     ) in (0, 1)
 
@@ -709,10 +689,7 @@ def test_with_one_servers_gumbels_known_the_other_alone_makes_the_exponential_me
     assert stats.chisquare(counts, law / law.sum() * counts.sum()).pvalue > 1e-3
 
 
-def test_servers_add_two_full_sets_of_gumbels_and_the_third_none():
-    world = World()
-    vault = world.filled()
-    servers = world.parties
+def test_servers_add_two_full_sets_of_gumbels_and_the_third_none(vault, servers):
     question = draw_of(vault, *CLIQUES)
     statements = [server.ask(question) for server in servers]
     for server in servers:
@@ -742,18 +719,15 @@ class Digits:
     """Words that start with chosen digits, then others."""
 
     def __init__(self, *words: int) -> None:
-        """Give these words first."""
         self.first, self.rest = list(words), KeyedBits(b"r" * 32, b"rest")
 
     def words(self, n: int) -> np.ndarray:
-        """Return the next words."""
         given, self.first = self.first[:n], self.first[n:]
         return np.concatenate([np.array(given, dtype=np.uint64), self.rest.words(n - len(given))])
 
 
 @pytest.mark.parametrize(
-    ("word", "low", "high"),
-    [(0, -1e4, -3.7e3), (2**64 - 1, 42e3, 1e5), (2**63, 366, 367), (2**63 - 4, 366, 367)],
+    ("word", "low", "high"), [(0, -1e4, -3.7e3), (2**64 - 1, 42e3, 1e5), (2**63, 366, 367), (2**63 - 4, 366, 367)]
 )
 def test_extreme_and_doubtful_words_are_decided_with_more_digits(word, low, high):
     (draw,) = discrete_gumbel(1000.0, 1, Digits(word))

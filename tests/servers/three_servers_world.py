@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
+from tests.world import request_of
 
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.query import Counts
@@ -51,7 +51,6 @@ class Secrets:
         return Keys(self.secret).seed
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 bytes for one purpose."""
         return derive(self.secret, self.salt, purpose)
 
 
@@ -80,17 +79,14 @@ class World:
 
     @cached_property
     def secrets(self) -> list[bytes]:
-        """The servers' secrets."""
         return [hashlib.sha256(f"server {number} {self.seed}".encode()).digest() for number in range(SERVERS)]
 
     @cached_property
     def publics(self) -> tuple[bytes, ...]:
-        """The servers' public keys."""
         return tuple(Keys(secret).public for secret in self.secrets)
 
     @cached_property
     def parties(self) -> tuple[ComputeParty, ComputeParty, ComputeParty]:
-        """All three servers."""
         first, second, third = (self.server(number) for number in range(SERVERS))
         return first, second, third
 
@@ -119,7 +115,6 @@ class World:
         return ComputeParty(terms, self.secrets[position], self.books[position])
 
     def request(self, query: Counts = QUERY, release: Deposit = DEPOSIT, step: int = 0, run: str = "run") -> Request:
-        """Return the signed question of a deposit."""
         request = request_of(
             query,
             run=run,
@@ -135,7 +130,6 @@ class World:
         return request
 
     def dealt(self, name: str, values: Integers, question: str, salt: bytes = b"") -> DealtShares:
-        """Return what a site deals."""
         return deal(values, question, name, self.publics, self.terms, Secrets(name, salt))
 
     def begin(self, request: Request, vault: str = "") -> str:
@@ -159,7 +153,6 @@ class World:
 
 
 def open_of(vault: str, *cliques: tuple[int, ...], rho: float = 0.1, number: int = 0) -> OpenTables:
-    """Return a question for tables."""
     return OpenTables(vault, number, cliques, Gaussian(rho))
 
 
@@ -172,7 +165,6 @@ def draw_of(
     penalties: Sequence[int] = (),
     expected: Integers | None = None,
 ) -> SelectTable:
-    """Return a draw among tables, against none expected."""
     cells = sum(int(np.prod([SCHEMA.sizes[column] for column in clique])) for clique in cliques)
     count = len(cliques)
     return SelectTable(
