@@ -61,7 +61,7 @@ def deploy_init(
         place of the default.
     """
     from fedsynth.deploy.enrolment import AUTHORITY
-    from fedsynth.deploy.flower.services import NO_UNITS
+    from fedsynth.deploy.flower.files import NO_UNITS
     from fedsynth.deploy.flower.setup import write_federation
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema

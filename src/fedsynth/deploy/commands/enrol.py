@@ -69,8 +69,7 @@ def site_join(
 
 def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_counts: bool, json_: bool) -> None:
     from fedsynth.deploy.enrolment import check_folder, join
-    from fedsynth.deploy.flower.files import site_files
-    from fedsynth.deploy.flower.services import NO_UNITS
+    from fedsynth.deploy.flower.files import NO_UNITS, site_files
     from fedsynth.schema import Schema
 
     terms = invitation.terms

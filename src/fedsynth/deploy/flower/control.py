@@ -19,6 +19,13 @@ from fedsynth.errors import FedsynthError, Unsupported
 
 SECONDS = 120.0  # time limit of a Flower command
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # this Python first
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "OMP_NUM_THREADS": "1",
+    "NO_COLOR": "1",
+    "PATH": PATH,
+}  # environment of Flower's programs
 SETTLED = 90.0  # s that Flower has to record the end of a run
 LOCKED = 60.0  # s to wait for the SuperLink's lock on its database
 # Tables of messages and their contents, referring tables first. Nodes, runs and logs are kept.
@@ -35,37 +42,61 @@ _CONNECTED = "SELECT count(*) FROM node WHERE status = 'online' AND online_until
 
 @dataclass(frozen=True)
 class FlowerControl:
-    """A federation's Flower server (SuperLink), controlled by Flower's ``flwr`` command.
+    """A federation's Flower server (SuperLink), controlled by Flower's ``flwr`` command: the one way to call it.
 
     ``folder`` is the federation's. ``connection`` is the SuperLink's name in Flower's ``config.toml``, which lies in
-    FLWR_HOME or, if that is not set, in the folder ``server`` of the federation. All methods raise
+    ``home`` or, if that is empty, in FLWR_HOME or else the folder ``server`` of the federation. All methods raise
     :class:`FedsynthError` with Flower's message if a command fails, and :class:`Unsupported` if Flower is not
     installed.
     """
 
     folder: Path
     connection: str = "federation"
+    home: str = ""
 
-    def start(self) -> str:
-        """Start a run of the federation's Flower app (its folder ``app``); return Flower's id of the run."""
-        return str(self._json("run", str(self.folder / "app"), self.connection)["run-id"])
+    def start(self, app: Path | None = None, *options: str) -> str:
+        """Start a run of a Flower app (by default the federation's folder ``app``); return Flower's id of the run."""
+        return str(self._json("run", str(app or self.folder / "app"), self.connection, *options)["run-id"])
+
+    def require_begun(self, run_id: str) -> str:
+        """Raise :class:`FedsynthError` if Flower says that a run without any event has ended.
+
+        Returns a sentence for the operator if no process has taken the run on yet, else an empty text.
+        """
+        status, details = self.status(run_id)
+        if status.startswith("finished"):
+            raise FedsynthError(
+                f"Flower ended the run before it began ({status}: {details}); the log of `fedsynth deploy serve` shows "
+                "why"
+            )
+        pending = "no process has taken on the run yet; does `fedsynth deploy serve` run at the server?"
+        return pending if status == "pending" else ""
 
     def status(self, run_id: str) -> tuple[str, str]:
         """Return a run's status, such as ``running`` or ``finished:failed``, and Flower's details about its end.
 
         ``run_id`` is Flower's id of the run; the details are empty if there are none.
         """
-        (run,) = self._json("list", self.connection, "--run-id", run_id)["runs"]
+        run = self.run(run_id)
         return str(run["status"]), str(run.get("status-details") or "")
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """Return what Flower tells of a run, by its id."""
+        (run,) = self._json("list", self.connection, "--run-id", run_id)["runs"]
+        return dict(run)
 
     def stop(self, run_id: str) -> None:
         """Stop the run with Flower's id ``run_id``; its process ends within a minute."""
         self._json("stop", run_id, self.connection)
 
+    def register(self, name: str, key: Path) -> None:
+        """Register the node of the site ``name``, by the file of its public key."""
+        self._json("supernode", "register", str(key), self.connection, "--name", name)
+
     def _json(self, *arguments: str) -> dict[str, Any]:
         """Return the JSON output of a Flower command; raise :class:`FedsynthError` with its message if it fails."""
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-        environment = {"FLWR_HOME": str(self.folder.resolve() / "server"), **os.environ, **quiet}
+        home = self.home or os.environ.get("FLWR_HOME", str(self.folder.resolve() / "server"))
+        environment = {**os.environ, **QUIET, "FLWR_HOME": home}
         command = [program("flwr"), *arguments, "--format", "json"]
         try:
             done = subprocess.run(
@@ -81,7 +112,7 @@ class FlowerControl:
             said = " ".join(said.split()).rstrip(".") or "it says nothing"
             raise FedsynthError(
                 f"`flwr {arguments[0]} ... {self.connection}` failed: {said}. Is the SuperLink up, and does "
-                f"config.toml in FLWR_HOME ({environment['FLWR_HOME']}) name it?"
+                f"config.toml in FLWR_HOME ({home}) name it?"
             )
         return content
 

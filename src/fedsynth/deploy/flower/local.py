@@ -7,7 +7,6 @@ prints goes to a file, never to this process's output.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -20,18 +19,11 @@ from typing import TypeVar
 import tomli_w
 
 from fedsynth import errors
-from fedsynth.deploy.flower.control import PATH, connected, finished, program
+from fedsynth.deploy.flower.control import QUIET, FlowerControl, connected, finished, program
 from fedsynth.deploy.host.checks import folder_with_spaces
 
 CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
 SERVER_SECRET = "superexec.secret"  # by which the SuperLink recognises the server's own process
-_QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "OMP_NUM_THREADS": "1",
-    "NO_COLOR": "1",
-    "PATH": PATH,
-}
 _Found = TypeVar("_Found")
 
 
@@ -67,6 +59,7 @@ class LocalFlower:
         connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(server / "ca.crt")}
         content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (home / "config.toml").write_text(tomli_w.dumps(content))
+        self.control = FlowerControl(root, CONNECTION, str(home))
 
     def start(self) -> None:
         """Start the SuperLink and the server, register the sites' nodes by name, start them, and wait for them all.
@@ -77,7 +70,7 @@ class LocalFlower:
         self.start_superlink()
         self.start_server()
         for name, home in self.sites.items():
-            self.flwr("supernode", "register", str(home / "node-key.pub"), CONNECTION, "--name", name)
+            self.control.register(name, home / "node-key.pub")
         for name in self.sites:
             self.start_node(name)
         wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120)
@@ -129,7 +122,7 @@ class LocalFlower:
             process = subprocess.Popen(
                 [program(command[0]), *command[1:]],
                 cwd=self.folder,
-                env={**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / f"home-{name}")},
+                env={**os.environ, **QUIET, "FLWR_HOME": str(self.folder / f"home-{name}")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -155,43 +148,12 @@ class LocalFlower:
         """Return what the process of this name (:meth:`spawn`) has printed so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def flwr(self, *arguments: str) -> str:
-        """Run Flower's ``flwr`` command with these arguments, for the server started here, and return what it prints.
-
-        Raises :class:`~fedsynth.errors.FedsynthError`, with its output if it fails, and after two minutes.
-        """
-        environment = {**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / "home-cli")}
-        command = [program("flwr"), *arguments]
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise errors.FedsynthError(f"flwr {' '.join(arguments)}: no answer within two minutes") from error
-        if done.returncode:
-            raise errors.FedsynthError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
-        return done.stdout
-
     def online(self) -> int:
         """Return the number of nodes that are connected, according to the SuperLink's database.
 
         Flower's own command would tell too, for more than a second of CPU time.
         """
         return connected(self.database)
-
-    def submit(self, app: Path, *options: str) -> str:
-        """Start the run of a Flower app; return Flower's id of it.
-
-        ``app`` is the app's folder, ``options`` are further words for ``flwr run``.
-        """
-        printed = self.flwr("run", str(app), CONNECTION, "--format", "json", *options)
-        return str(json.loads(printed)["run-id"])
-
-    def status(self, run_id: str) -> str:
-        """Return Flower's status of a run, such as ``running`` or ``finished:completed``.
-
-        ``run_id`` is Flower's id of the run (:meth:`submit`).
-        """
-        listed = json.loads(self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
-        return str(listed["runs"][0]["status"])
 
     def finish(self, run_id: str, seconds: float = 1200.0, pause: float = 10.0) -> str:
         """Wait for the end of a run and return its final status, such as ``finished:completed``.
@@ -207,7 +169,7 @@ class LocalFlower:
             if time.monotonic() < due and not finished(self.database, run_id):
                 return ""
             due = time.monotonic() + pause
-            status = self.status(run_id)
+            status, _ = self.control.status(run_id)
             return status if "finished" in status else ""
 
         return wait_for("the end of the run", ended, seconds)

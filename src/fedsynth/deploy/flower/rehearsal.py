@@ -82,7 +82,7 @@ def rehearse(
         local.start()
         tell(f"The server and {len(homes)} nodes are connected on the loopback interface, {_since(began)}.")
         began = time.monotonic()
-        run_id = local.submit(root / "app")
+        run_id = local.control.start()
         tell(f"The run has started: {job.method}, trust {job.trust}.")
         ended = local.finish(run_id)
         seconds = time.monotonic() - began

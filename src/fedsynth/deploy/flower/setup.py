@@ -11,8 +11,7 @@ from pathlib import Path
 from fedsynth import __version__
 from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.enrolment import AUTHORITY
-from fedsynth.deploy.flower.files import nginx_file, toml_file
-from fedsynth.deploy.flower.services import server_services
+from fedsynth.deploy.flower.files import nginx_file, server_services, toml_file
 from fedsynth.deploy.roster import Invitation, InvitedTerms, to_text
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.names import parse_address
