@@ -117,14 +117,14 @@ def _accept(admission: Admission, folder: Path, given: Sequence[str], replace: b
         changed = "" if old is None else f"\nThis roster DIFFERS from the one before: {difference(old, roster)}."
         shown = f"The roster of the federation, {len(roster.members)} sites:\n{names}{changed}"
         compare(shown, roster.fingerprint, "Do all other sites read out the same by phone?", given, json_)
-    acceptance, path = accept(admission, config)
+    _, path = accept(admission, config)
     facts = {
         "site": config.name,
         "roster": roster.fingerprint,
         "acceptance": str(path),
         "sites": list(roster.identities),
     }
-    lacking = [name for name in admission.members.unsigned if name != acceptance.site]
+    lacking = [name for name in admission.members.unsigned if name != config.name]
     others = f"not signed yet by {', '.join(lacking)}" if lacking else "all other sites have signed the roster"
     known = config.name in admission.members.accepted
     send = "" if known else f"Send {path} to the coordinator by any channel.\n"
@@ -177,12 +177,12 @@ def deploy_admit(
     """
     from fedsynth.deploy.certificates import Authority
     from fedsynth.deploy.enrolment import AUTHORITY, Enrolment
-    from fedsynth.deploy.roster import Acceptance, JoinRequest, load_either
+    from fedsynth.deploy.roster import JoinRequest, SignedRoster, load_either
 
     enrolment = Enrolment.load(folder)
-    found = [load_either(path, JoinRequest, Acceptance) for path in received]
+    found = [load_either(path, JoinRequest, SignedRoster) for path in received]
     requests = [one for one in found if isinstance(one, JoinRequest)]
-    acceptances = {one.site: one for one in found if isinstance(one, Acceptance)}
+    signed = [one for one in found if isinstance(one, SignedRoster)]
     authority = Authority.load(ca_key or folder / AUTHORITY, folder / "server" / "ca.crt") if requests else None
     compared = {}
     replaced = []
@@ -200,7 +200,7 @@ def deploy_admit(
         enrolment.check(request, replace=replace)  # again: two of them may have one key
         assert authority is not None
         enrolment = enrolment.admit(request, authority)
-    members = enrolment.publish(acceptances)
+    members = enrolment.publish(signed)
     home = folder / "admitted"
     register = [
         shlex.join(["flwr", "supernode", "register", str(home / f"{name}.pub"), "federation", "--name", name])

@@ -21,7 +21,7 @@ from fedsynth.deploy.flower.files import site_files
 from fedsynth.deploy.flower.local import LocalFlower
 from fedsynth.deploy.flower.setup import write_federation
 from fedsynth.deploy.progress import events_file, last_attempt
-from fedsynth.deploy.roster import Acceptance, Admission, Invitation, JoinRequest, load
+from fedsynth.deploy.roster import Admission, Invitation, JoinRequest, load
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.transport import recorded_requests
@@ -125,13 +125,13 @@ def _enrol(root: Path, homes: Mapping[str, Path]) -> None:
         request = load(home / f"{name}.request", JoinRequest)
         enrolment.check(request)
         enrolment = enrolment.admit(request, authority)
-    enrolment.publish({})
-    acceptances: dict[str, Acceptance] = {}
+    enrolment.publish()
+    signed = []
     for name, home in homes.items():
         admission = load(root / "admissions" / f"{name}.toml", Admission)
         config, _ = check_admission(admission, home)
-        acceptances[name], _ = accept(admission, config)
-    enrolment.publish(acceptances)
+        signed.append(accept(admission, config)[0])
+    enrolment.publish(signed)
 
 
 def _failure(root: Path, log: str) -> FedsynthError:
