@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedsynth.deploy.flower.local import wait_for
-from fedsynth.deploy.flower.node import Connection, FlowerNode
+from fedsynth.deploy.flower.node import FlowerNode
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.progress import events_file, last_attempt
 from fedsynth.privacy.cost import Budget
@@ -69,8 +70,7 @@ def in_this_process(world: FlowerWorld, name: str) -> Iterator[None]:
     world.processes[f"node-{name}"].terminate()
     world.processes[f"node-{name}"].wait(60)
     home = world.sites[name]
-    connection = Connection.of(load_site_config(home))
-    node = FlowerNode(home, Connection(**{**vars(connection), "superlink": f"127.0.0.1:{world.port}"}))
+    node = FlowerNode(home, replace(load_site_config(home), superlink=f"127.0.0.1:{world.port}"))
     thread = threading.Thread(target=node.serve)
     thread.start()
     try:

@@ -88,11 +88,10 @@ class _Head(msgspec.Struct):
 def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> tuple[BackupContents, tuple[Path, ...]]:
     """Write a backup of a site to the new file ``to``, also while the site answers; return its contents and its gaps.
 
-    Its gaps are the files that the site needs and that lie outside its folder, such as a schema named by an absolute
-    path; the source of the rows is in no backup, and not listed. With ``with_rows``, the backup also holds the copies
-    of rows that open runs read; without them, those runs cannot go on after a restore. Raises
-    :class:`~fedsynth.errors.FedsynthError` if the account is missing, damaged or readable by others, and if ``to``
-    exists.
+    Its gaps are the files that the site needs and that lie outside its folder; the source of the rows is in no backup,
+    and not listed. With ``with_rows``, the backup also holds the copies of rows that open runs read; without them,
+    those runs cannot go on after a restore. Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing,
+    damaged or readable by others, and if ``to`` exists.
     """
     _refuse_existing(to)
     account = open_account(config)
@@ -152,9 +151,9 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
 
 
 def lost_row(config: SiteConfig, account: Book, head: str) -> int:
-    """Return the number of the last audit row that a restored ``account`` lacks, from its signed head.
+    """Return the number of the last audit row that a restored ``account`` lacks, from its signed ``head``.
 
-    ``head`` is the text ``ROW:CHAIN:SIGNATURE`` (:class:`~fedsynth.federation.wire.AuditPosition`), as the site's log
+    The head is the text ``ROW:CHAIN:SIGNATURE`` (:class:`~fedsynth.federation.wire.AuditPosition`), as the site's log
     and the server's ``state/seen.json`` have it. Raises :class:`InvalidParameter` for another text, for a head that
     this site did not sign, and for a row that the account has or has charged for: then nothing is lost.
     """
@@ -202,7 +201,6 @@ def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:
 
 
 def _copies(config: SiteConfig, names: set[str | None]) -> list[Path]:
-    """Return the copies of rows with these names that still exist; a run may have been closed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(path for path in config.copies.iterdir() if path.suffix == ".rows" and path.stem in names)
     return []
@@ -239,11 +237,7 @@ def back_up_server(folder: Path, to: Path) -> BackupContents:
 
 
 def restore_server(archive: Path, folder: Path) -> BackupContents:
-    """Restore the backup of a federation's server into a new or empty folder; return the backup's table of contents.
-
-    Raises :class:`~fedsynth.errors.FedsynthError` for a folder that is not empty (move the damaged one away by hand),
-    and for a file that is no complete backup of a server.
-    """
+    """Restore a server's backup into a new or empty folder; return its table of contents."""
     if folder.is_dir() and any(folder.iterdir()):
         raise FedsynthError(f"{folder} is not empty; move it away, keep it, and restore into a new folder")
     with _unpacked(archive, "server", folder) as (contents, found):
@@ -260,10 +254,7 @@ def restore_server(archive: Path, folder: Path) -> BackupContents:
 def _write(
     to: Path, kind: Literal["site", "server"], name: str, files: Mapping[str, Path], row: int = 0
 ) -> BackupContents:
-    """Write the archive ``to``, which must not exist, of ``files`` by their path in it; return its table of contents.
-
-    No partial file is left behind if it fails.
-    """
+    """Write the new archive ``to`` of ``files`` by their path in it, or nothing; return its table of contents."""
     partial = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         digests = {}
@@ -340,10 +331,7 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _set_aside(paths: Iterable[Path]) -> list[Path]:
-    """Rename those of the files ``paths`` that exist, to make room for restored ones; return their new paths, in order.
-
-    A new name is the old one with ``.before-restore-``, the time and four random hexadecimal digits appended.
-    """
+    """Rename those of the files ``paths`` that exist, to make room for restored ones; return their new paths."""
     mark = f"before-restore-{_timestamp().replace(':', '')}-{secrets.token_hex(2)}"
     aside = []
     for path in paths:
@@ -354,11 +342,7 @@ def _set_aside(paths: Iterable[Path]) -> list[Path]:
 
 
 def _put(source: Path, target: Path) -> None:
-    """Put the file ``source`` in the place of ``target`` atomically; missing folders are created for their owner only.
-
-    On one disk the file is moved and keeps its mode. From another disk it is copied, readable by its owner only, and
-    ``source`` remains. An existing ``target`` is replaced; :func:`_set_aside` keeps it.
-    """
+    """Put ``source`` in the place of ``target`` atomically: moved on one disk, else copied for its owner alone."""
     private_folder(target.parent)
     if source.stat().st_dev != target.parent.stat().st_dev:
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -370,7 +354,6 @@ def _put(source: Path, target: Path) -> None:
 
 
 def _refuse_existing(to: Path) -> None:
-    """Raise :class:`FedsynthError` if the backup file ``to`` would replace an existing file."""
     if to.exists() or to.is_symlink():
         raise FedsynthError(f"{to} exists and may be the only backup; choose another file")
 
@@ -399,7 +382,6 @@ def _copy_to(source: IO[bytes], target: Path) -> str:
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy a file and return the SHA-256 (hex) of its content."""
     digest = hashlib.sha256()
     while block := source.read(_BLOCK):
         digest.update(block)

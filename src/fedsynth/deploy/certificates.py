@@ -47,11 +47,7 @@ class Authority:
 
     @classmethod
     def load(cls, key_file: Path, certificate_file: Path) -> Authority:
-        """Load an authority from the files (PEM) of its private key and its certificate.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` if the key file is missing, readable by others or unreadable, or
-        is not the key of the certificate, and if the certificate file is missing or holds none.
-        """
+        """Load an authority from PEM files; raises :class:`FedsynthError` for an exposed, unreadable or foreign key."""
         if not key_file.is_file():
             raise FedsynthError(
                 f"{key_file} is missing; if you keep the authority's key elsewhere, name it with --ca-key"

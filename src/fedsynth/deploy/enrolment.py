@@ -242,10 +242,7 @@ def _certificate(text: str) -> x509.Certificate:
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The state of a federation's enrolment, as kept in the coordinator's ``folder``.
-
-    ``sites`` are the names of all sites of the job, ``admitted`` the requests of those that have their certificate.
-    """
+    """The state of a federation's enrolment, in the coordinator's ``folder``; ``admitted`` has a certificate."""
 
     folder: Path
     terms: InvitedTerms
@@ -254,10 +251,7 @@ class Enrolment:
 
     @classmethod
     def load(cls, folder: Path) -> Enrolment:
-        """Read the enrolment from the folder of a federation, which ``fedsynth deploy init`` wrote.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` for any other folder, and if it holds no invitation.
-        """
+        """Read the enrolment from the folder of a federation; raises :class:`FedsynthError` for another one."""
         if not (folder / "job.toml").is_file():
             raise FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
         sites = Job.load(folder / "job.toml").deployed.sites
@@ -295,8 +289,8 @@ class Enrolment:
         """Check a site's request to join; return whether its keys are new, so that a person must compare fingerprints.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for a request not signed by its own keys, from an unknown site,
-        for other terms, from another version of fedsynth, with a key that another site has or, without ``replace``,
-        with other keys than the site was admitted with.
+        for other terms, from another version of fedsynth, with another site's key or, without ``replace``, with other
+        keys than before.
         """
         name = request.site
         if name not in self.sites:
@@ -363,7 +357,6 @@ class Enrolment:
         return members
 
     def _write_peers(self, roster: Roster) -> None:
-        """Write the identity keys into the job file, and leave the rest of its text unchanged."""
         file = self.folder / "job.toml"
         text = read_text(file)
         peers = tomli_w.dumps({"deployment": {"peers": {one.name: one.identity for one in roster.members}}})

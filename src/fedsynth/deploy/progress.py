@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 import fedsynth
-from fedsynth.errors import FedsynthError, exit_code, explained
+from fedsynth.errors import FedsynthError, exit_code, explained, said
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
@@ -118,10 +118,7 @@ class SiteReported(_Event, frozen=True, kw_only=True, tag="site"):
 
 
 class RoundStarted(_Event, frozen=True, kw_only=True, tag="asked"):
-    """Event: a round has started: messages of one question to sites; ``bytes`` is their size by the site's name.
-
-    ``round`` counts rounds from 1, ``step`` the run's questions and ``turn`` a question's rounds from 0.
-    """
+    """Event: a round (from 1) has started; ``bytes`` is the size of the messages of its question by site."""
 
     round: int
     step: int
@@ -132,10 +129,7 @@ class RoundStarted(_Event, frozen=True, kw_only=True, tag="asked"):
 
 
 class SiteReplied(_Event, frozen=True, kw_only=True, tag="replied"):
-    """Event: the last reply of a site in a round has come, or the site is lost, ``seconds`` after the round started.
-
-    ``code`` is a key of :data:`WORDS`, ``bytes`` the size of the site's replies.
-    """
+    """Event: a site's last reply in a round has come, or it is lost; ``code`` is a key of :data:`WORDS`."""
 
     round: int
     site: str
@@ -274,9 +268,8 @@ def run_watched(
 ) -> RunResult:
     """Run ``job`` as a deployed run of the federation in ``folder``, and log its progress there as events.
 
-    ``attempt`` is the attempt's id, and ``progress`` gets the method's reports as well. Raises
-    :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``, and the errors of
-    :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
+    ``progress`` gets the method's reports as well. Raises :class:`~fedsynth.errors.Unsupported` for a job without
+    ``[deployment]``, and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
     deployment = job.deployed
     with EventLog(events_file(folder, deployment.run), attempt) as log:
@@ -317,8 +310,8 @@ def run_watched(
 def ending(error: Exception) -> dict[str, Any]:
     """Return the fields of :class:`AttemptEnded` for the error that ended a run: exit code, class name, message.
 
-    Any ``OSError`` is named "OSError". Any other error that is no :class:`FedsynthError` is a bug: it is named "Fault",
-    and the message gives its class and asks to report it.
+    An error that is no :class:`FedsynthError` or ``OSError`` is a bug: "Fault", with its class and the wish to report
+    it.
     """
     if isinstance(error, FedsynthError):
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
@@ -329,10 +322,7 @@ def ending(error: Exception) -> dict[str, Any]:
 
 
 def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
-    """Estimate how many rounds a job's run will take, and append the number to the run's event file.
-
-    It makes a dry run of the method over random rows, seconds to minutes on one core, and raises its errors.
-    """
+    """Estimate the rounds of a job's run by a dry run (seconds to minutes), and append them to its event file."""
     from fedsynth.runs.dry_run import dealt, dry_run, shortened, steep_rows
 
     sites = len(job.deployed.sites)
@@ -362,11 +352,7 @@ class EventReader:
         self._decode = msgspec.json.Decoder(Event).decode
 
     def new(self) -> list[Event]:
-        """Return the events since the last call; an incomplete last line is left for the next call.
-
-        Lines damaged by a power cut are skipped, since events are not the record of a run. Raises
-        :class:`~fedsynth.errors.FedsynthError` for a file of another version.
-        """
+        """Return the events that are whole and new; raises :class:`FedsynthError` for those of another version."""
         if not self.file.exists():
             return []
         with self.file.open("rb") as file:
@@ -376,12 +362,10 @@ class EventReader:
         return [event for line in whole.split(b"\n") if (event := self._read(line)) is not None]
 
     def _read(self, line: bytes) -> Event | None:
+        other = "holds no events of this version ({error}); move it away: it serves only to show progress"
         try:
-            event: Event = self._decode(line)
-        except msgspec.ValidationError as error:
-            raise FedsynthError(
-                f"{self.file} holds no events of this version ({error}); move it away: it serves only to show progress"
-            ) from error
+            with said(f"{self.file} {other}", msgspec.ValidationError):
+                event: Event = self._decode(line)
         except msgspec.DecodeError:
             return None
         return event
@@ -484,10 +468,7 @@ class RunView:
         return [site for site in self.sites.values() if site.asked and not site.code]
 
     def state(self, alive: bool) -> str:
-        """Return the state of the run as one of the keys of :data:`STATES`; without end or process, it is interrupted.
-
-        ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`).
-        """
+        """Return the run's key of :data:`STATES`; without end or living process (``alive``), it is interrupted."""
         if self.ended is not None:
             return "ended" if self.ended.exit_code else "complete"
         if not alive:
@@ -674,7 +655,6 @@ def _round(number: int, rounds: int | None, question: str) -> str:
 
 
 def _question(asked: RoundStarted | None) -> str:
-    """Return a question in words, such as "the sum over sites of contingency tables"."""
     if asked is None:
         return ""
     of = _VERBS.get(asked.verb, asked.verb + " of {}").format(_KINDS.get(asked.kind, asked.kind))

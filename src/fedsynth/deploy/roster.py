@@ -123,7 +123,7 @@ class JoinRequest(_OfSite, frozen=True, tag="request"):
     signature: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{128})?\Z")] = ""
 
     def sign(self, secret: bytes) -> JoinRequest:
-        """Return a copy signed with the identity key made from the site's ``secret`` (32 bytes)."""
+        """Return a copy signed with the identity key of ``secret`` (32 bytes)."""
         return msgspec.structs.replace(self, signature=sign(Keys(secret).seed, "join request", self._body).hex())
 
     @property
@@ -135,8 +135,8 @@ class JoinRequest(_OfSite, frozen=True, tag="request"):
     def tls_key(self) -> ec.EllipticCurvePublicKey:
         """The site's public TLS key (P-256 or P-384), from its certificate signing request.
 
-        Raises :class:`FedsynthError` for an unreadable request, a key of another kind, and a request that is not signed
-        by the owner of the key.
+        Raises :class:`FedsynthError` for an unreadable request, another kind of key, and one that its owner did not
+        sign.
         """
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -196,10 +196,10 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All sites of a federation (``members``, sorted by name) with their public keys, for all sites to sign.
+    """All sites of a federation with their public keys, for all sites to sign; ``terms`` is the digest of the terms.
 
-    ``terms`` is the digest of the :class:`InvitedTerms` that they accepted. Raises :class:`FedsynthError` for names
-    that are repeated or not in alphabetical order, and for two sites with one key.
+    Raises :class:`FedsynthError` for names that are repeated or not in alphabetical order, and for two sites with one
+    key.
     """
 
     terms: _Key
@@ -247,10 +247,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     accepted: dict[str, _Pair] = {}
 
     def check(self, coordinator: bytes) -> None:
-        """Raise :class:`FedsynthError` unless the coordinator and all sites in ``accepted`` signed this roster.
-
-        ``coordinator`` are its public keys (64 bytes), which the caller knows from the invitation.
-        """
+        """Raise :class:`FedsynthError` unless ``coordinator`` (64 bytes) and the accepting sites signed the roster."""
         if not verified(coordinator, bytes.fromhex(self.signature), _ROSTER, self.roster.digest):
             raise FedsynthError(
                 "the roster is not signed by the coordinator of this federation, or was changed; ask the coordinator "

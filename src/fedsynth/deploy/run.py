@@ -42,12 +42,11 @@ class FederationRun:
     ) -> Synthesizer:
         """Make the run over the sites, or resume it, and return its synthesizer; of a complete run, just return it.
 
-        By default Flower carries the messages, and the run goes on at the server, as by ``fedsynth deploy run``;
-        ``connection`` is the name under which Flower's config.toml lists it, and ``database`` the file of its SuperLink
-        (default: ``server/superlink.db`` in the folder), from which the messages are deleted at the end. With
-        ``exchange``, the folder that carries files, the run goes on in this process and waits for the sites;
-        ``without`` names sites that cannot answer. ``progress`` shows progress bars, or is a callback. Raises the
-        errors that end a run, after which the same call resumes it.
+        By default Flower carries the messages, and the run goes on at the server; ``connection`` is the name under
+        which Flower's config.toml lists it, and ``database`` the file of its SuperLink, from which the messages are
+        deleted at the end. With ``exchange``, the folder that carries files, the run goes on in this process and waits
+        for the sites; ``without`` names sites that cannot answer. ``progress`` shows progress bars, or is a callback.
+        Raises the errors that end a run, after which the same call resumes it.
         """
         if not self.out.is_run:
             with shown(progress) as report:
@@ -88,7 +87,6 @@ class FederationRun:
 
 
 def _follow(reader: EventReader, attempt: str, unheard: Callable[[], object], progress: Progress) -> AttemptEnded:
-    """Return the last event of an attempt, and report the method's progress until then."""
     view = RunView(attempt)
     for event in follow(reader, view, unheard):
         if isinstance(event, WorkAdvanced):
@@ -100,8 +98,7 @@ def _follow(reader: EventReader, attempt: str, unheard: Callable[[], object], pr
 def load_run(folder: Path | str) -> FederationRun:
     """Return the run of a federation of real sites, from the folder that ``fedsynth deploy init`` wrote.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for a folder without a job, or with one that cannot run, and
-    :class:`~fedsynth.errors.Unsupported` for the job of a simulation.
+    Raises :class:`~fedsynth.errors.FedsynthError` for another folder, and for the job of a simulation.
     """
     home = Path(folder)
     if not (home / "job.toml").is_file():

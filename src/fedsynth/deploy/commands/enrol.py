@@ -305,7 +305,7 @@ def deploy_try(
         signal.signal(number, signal.default_int_handler)
     place = Path(tempfile.mkdtemp(prefix="fedsynth-rehearsal-"))
     try:
-        took = rehearse(folder, tables, place, out, force=force, tell=tell)
+        seconds, exchanges = rehearse(folder, tables, place, out, force=force, tell=tell)
     except (errors.FedsynthError, TimeoutError) as error:
         kind = type(error) if isinstance(error, errors.FedsynthError) else errors.FedsynthError
         raise kind(f"{error} (logs of the processes are in {place}; delete it when you are done)") from error
@@ -313,12 +313,12 @@ def deploy_try(
         shutil.rmtree(place, ignore_errors=True)
         raise
     shutil.rmtree(place)
-    each = took.seconds / max(1, took.exchanges)
-    facts = {"folder": str(out), "seconds": round(took.seconds, 1), "exchanges": took.exchanges}
+    each = seconds / max(1, exchanges)
+    facts = {"folder": str(out), "seconds": round(seconds, 1), "exchanges": exchanges}
     say(
         json_,
         {**facts, "rows": {name: len(part) for name, part in tables.items()}},
-        f"The run took {took.seconds:.0f} s with {took.exchanges} exchanges, {each:.1f} s each, on this machine.\n"
+        f"The run took {seconds:.0f} s with {exchanges} exchanges, {each:.1f} s each, on this machine.\n"
         f"The result is in {out}, laid out like that of a real run. All processes have ended.",
     )
 

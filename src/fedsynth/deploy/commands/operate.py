@@ -150,7 +150,6 @@ def _over_flower(
     *,
     json_: bool,
 ) -> RunView:
-    """Start a run at the SuperLink, show it until it ends, and delete its messages there."""
     from fedsynth.deploy.flower.control import FlowerControl
     from fedsynth.deploy.progress import estimate
 
@@ -184,7 +183,6 @@ def _over_flower(
 def _over_files(
     job: Job, folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
 ) -> RunView:
-    """Run the job over files in a thread of this process, and show it until it ends."""
     from fedsynth.deploy.files.server import over_files
     from fedsynth.deploy.progress import run_watched
 
@@ -213,7 +211,6 @@ def _over_files(
 
 
 def _ready(folder: Path) -> tuple[Job, Schema]:
-    """Return the job and the schema of a federation; raises the errors that would end the run at once."""
     from fedsynth.runs.job import Job
     from fedsynth.runs.state import load_coordinator
     from fedsynth.schema import Schema
@@ -256,7 +253,6 @@ def _uninterrupted(work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], object]) -> RunView:
-    """Show the events of an attempt until it ends, and return its view; raises if its process is gone."""
     from fedsynth.deploy.progress import RunView, follow
 
     view = RunView(attempt)
@@ -268,7 +264,6 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
 
 @contextlib.contextmanager
 def _screen(view: RunView, reader: EventReader, json_: bool) -> Iterator[Callable[[Event], None]]:
-    """Yield a function that shows an event: as JSON, by a live display on a terminal, or by a line of text."""
     import msgspec
     from rich.console import Console
     from rich.live import Live
@@ -308,7 +303,6 @@ def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) ->
 
 
 def _report(view: RunView, json_: bool) -> int:
-    """Print how a run ended, and return its exit code."""
     import msgspec
 
     from fedsynth.deploy.progress import end_lines
@@ -391,7 +385,6 @@ def _watch(folder: Path, port: int) -> None:
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
-    """Return the view of the last attempt at each run that began, the newest run at the end."""
     from fedsynth.deploy.progress import EventReader, all_runs, last_attempt
 
     _require_federation(folder)
@@ -457,7 +450,6 @@ def deploy_stop(
 
 
 def _stop(folder: Path, connection: str) -> tuple[str, str] | None:
-    """Stop the run that is going on, and return its name and attempt; ``None`` if none is."""
     from fedsynth.deploy.flower.control import FlowerControl
     from fedsynth.deploy.progress import AttemptEnded, EventLog, EventReader, all_runs, last_attempt
 

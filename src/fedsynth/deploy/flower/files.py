@@ -31,18 +31,9 @@ def site_files(invitation: Invitation, folder: Path, *, sees_counts: bool = Fals
     ``sees_counts`` is the site's yes that the coordinator may see its exact counts, which the trust ``trusted`` needs.
     """
     terms = invitation.terms
-    policy = toml_file(
-        "site.toml",
-        name=invitation.site,
-        superlink=terms.superlink,
-        epsilon=terms.epsilon,
-        delta=terms.delta,
-        trust=terms.trust,
-        sees=sees_counts,
-        rows=terms.rows_per_person,
-        sites=terms.sites_per_person,
-        coordinator=terms.coordinator,
-    )
+    agreed = {name: getattr(terms, name) for name in ("superlink", "epsilon", "delta", "trust", "coordinator")}
+    unit = {"rows": terms.rows_per_person, "sites": terms.sites_per_person}
+    policy = toml_file("site.toml", name=invitation.site, sees=sees_counts, **agreed, **unit)
     host, _ = parse_address(terms.superlink)
     forwarder = nginx_file("site-nginx.conf", name=invitation.site, host=host, superlink=terms.superlink)
     services = site_services(invitation.site, str(folder.resolve()))
@@ -73,10 +64,7 @@ def _services(templates: Mapping[str, str], **values: str) -> dict[str, str]:
 
 
 def toml_file(file: str, **values: str | float) -> str:
-    """Return the text of a template in which each ``"@NAME@"``, quotes included, is replaced by a value in TOML.
-
-    ``values`` are passed by their names in lower case.
-    """
+    """Return the text of a template in which each ``"@NAME@"``, quotes included, is replaced by a value in TOML."""
     literals = {key: tomli_w.dumps({"value": value}).removeprefix("value = ").strip() for key, value in values.items()}
     return _filled('"@([A-Z]+)@"', file, literals)
 
@@ -84,8 +72,7 @@ def toml_file(file: str, **values: str | float) -> str:
 def nginx_file(file: str, **values: str | int) -> str:
     """Return the text of a template for nginx in which each ``@NAME@`` is replaced by a value, a single word.
 
-    ``values`` are passed by their names in lower case. Raises :class:`InvalidParameter` for a value with characters
-    that mean something to nginx.
+    Raises :class:`InvalidParameter` for a value with characters that mean something to nginx.
     """
     for key, value in values.items():
         if not _NGINX_WORD.fullmatch(str(value)):
@@ -102,7 +89,6 @@ def _template(file: str) -> str:
 
 
 def _kinds(kinds: Mapping[str, str]) -> str:
-    """Return the section of a policy that names the queries of another package's method."""
     if not kinds:
         return ""
     said = "# Code of another package, which runs here with this site's rights: install it, and read it first."

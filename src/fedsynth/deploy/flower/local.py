@@ -31,18 +31,9 @@ class LocalFlower:
     """A deployment's processes on this machine, to try a run: Flower's server (SuperLink), the server's, the sites'.
 
     The SuperLink listens on the loopback interface at ``port``. ``processes`` are those that were started, by the names
-    ``superlink``, ``server`` and ``node-SITE``.
-
-    Parameters
-    ----------
-    folder
-        Where logs, Flower's home folders (FLWR_HOME) and the SuperLink's ``database`` go.
-    root
-        Folder of the federation, with ``job.toml``.
-    server
-        Folder of ``ca.crt``, ``server.pem``, ``server.key`` and ``superexec.secret``.
-    sites
-        Each site's folder by name, with its configuration, certificate and keys.
+    ``superlink``, ``server`` and ``node-SITE``; logs, Flower's home folders and the SuperLink's ``database`` go to
+    ``folder``. ``root`` is the federation's folder, ``server`` that of ``ca.crt``, ``server.pem``, ``server.key`` and
+    ``superexec.secret``, and ``sites`` maps each site's name to its folder.
     """
 
     def __init__(self, folder: Path, root: Path, server: Path, sites: Mapping[str, Path]) -> None:
@@ -62,10 +53,8 @@ class LocalFlower:
         self.control = FlowerControl(root, CONNECTION, str(home))
 
     def start(self) -> None:
-        """Start the SuperLink and the server, register the sites' nodes by name, start them, and wait for them all.
-
-        Raises ``TimeoutError`` if the SuperLink does not listen within a minute, or the nodes do not connect within two
-        minutes after that, and :class:`~fedsynth.errors.FedsynthError` if a command of Flower fails.
+        """Start all processes, register the sites' nodes by name, and wait two minutes at most until they are
+        connected.
         """
         self.start_superlink()
         self.start_server()
@@ -113,11 +102,7 @@ class LocalFlower:
         return ["fedsynth", "site", "serve", str(self.sites[name]), "--superlink", f"127.0.0.1:{self.port}"]
 
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process from the words of its ``command``; what it prints is added to ``NAME.log``.
-
-        ``name`` is how :meth:`kill` and :meth:`log` refer to it; the first word of ``command`` is a command of Flower
-        or fedsynth (:func:`~fedsynth.deploy.flower.control.program`).
-        """
+        """Start a process from the words of its ``command``; what it prints is added to ``NAME.log``."""
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [program(command[0]), *command[1:]],
@@ -133,7 +118,7 @@ class LocalFlower:
         return process
 
     def kill(self, *names: str) -> None:
-        """End the processes with these names (:meth:`spawn`) and their children at once, as a power failure would."""
+        """End the processes with these names and their children at once, as a power failure would."""
         for name in names:
             process = self.processes.pop(name)
             with contextlib.suppress(ProcessLookupError):
@@ -145,22 +130,18 @@ class LocalFlower:
         self.kill(*list(self.processes))
 
     def log(self, name: str) -> str:
-        """Return what the process of this name (:meth:`spawn`) has printed so far."""
+        """Return what the process of this name has printed so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def online(self) -> int:
-        """Return the number of nodes that are connected, according to the SuperLink's database.
-
-        Flower's own command would tell too, for more than a second of CPU time.
-        """
+        """Return the number of connected nodes; Flower's own command would take more than a second of CPU time."""
         return connected(self.database)
 
     def finish(self, run_id: str, seconds: float = 1200.0, pause: float = 10.0) -> str:
-        """Wait for the end of a run and return its final status, such as ``finished:completed``.
+        """Wait for the end of a run, by Flower's id, and return its final status, such as ``finished:completed``.
 
-        ``run_id`` is Flower's id of the run. The SuperLink is asked once its database says that the run has ended, and
-        every ``pause`` seconds, since it learns only then of a run whose process was killed. ``TimeoutError`` is raised
-        if the run has not ended within ``seconds``.
+        The SuperLink is asked once its database says that the run has ended, and every ``pause`` seconds, since it
+        learns only then of a run whose process was killed. Raises ``TimeoutError`` after ``seconds``.
         """
         due = time.monotonic() + pause
 
@@ -189,10 +170,7 @@ def listens(port: int) -> bool:
 
 
 def wait_for(what: str, condition: Callable[[], _Found], seconds: float = 60.0, pause: float = 0.2) -> _Found:
-    """Call ``condition`` every ``pause`` seconds until its value is true, and return that value.
-
-    Raises ``TimeoutError`` after ``seconds`` seconds; ``what`` names the awaited event in its message.
-    """
+    """Return the value of ``condition()`` once it is true; raise ``TimeoutError``, which names ``what``, if late."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -202,6 +180,5 @@ def wait_for(what: str, condition: Callable[[], _Found], seconds: float = 60.0, 
 
 
 def _tls(folder: Path, name: str) -> list[str]:
-    """Return the options by which a server shows its certificate."""
     files = {"ca-certfile": "ca.crt", "certfile": f"{name}.pem", "keyfile": f"{name}.key"}
     return [part for option, file in files.items() for part in (f"--ssl-{option}", str(folder / file))]
