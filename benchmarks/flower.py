@@ -84,7 +84,7 @@ def deployed(world: FlowerWorld, folder: Path, tables: Mapping[str, Table], meth
     if world.finish(run_id, 500) != "finished:completed":
         raise RuntimeError(world.log("server"))
     sites, server = processor(world, "node") - sites, processor(world, "superlink", "server") - server
-    (run,) = json.loads(world.flwr("list", "federation", "--run-id", run_id, "--format", "json"))["runs"]
+    run = world.control.run(run_id)
     traffic = run["network-traffic"]
     began = time.process_time()
     simulated(

@@ -6,7 +6,8 @@ import difflib
 import errno
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral
 
 _LARGEST = 2**31 - 1  # of a run's exchanges, of whose numbers a message holds 31 bits, and of other steps and cells
@@ -63,6 +64,18 @@ class DataWarning(UserWarning):
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def said(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
+    """A context manager (for a ``with`` block) that turns errors of these ``kinds`` into a :class:`FedsynthError`.
+
+    Its message is ``sentence``, in which ``{error}`` stands for the text of the error.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise FedsynthError(sentence.replace("{error}", str(error))) from error
 
 
 def explained(error: OSError) -> str:

@@ -123,7 +123,7 @@ def submitted(world: FlowerWorld, folder: Path, root: Path) -> tuple[str, Path]:
     (app / "pyproject.toml").write_text(APP)
     code = CODE.replace("@LOOT@", str(loot)).replace("@KEY@", str(root / COORDINATOR))
     (app / "stranger.py").write_text(code)
-    return world.submit(app, "--run-config", f'job="{folder}/job.toml"'), loot
+    return world.control.start(app, "--run-config", f'job="{folder}/job.toml"'), loot
 
 
 def test_a15_a_stranger_cannot_start_code_at_the_sites_nor_read_the_coordinators_key(world, root, tmp_path):

@@ -27,6 +27,7 @@ from fedsynth.deploy.progress import (
     SiteReported,
     WorkAdvanced,
     attempts,
+    lines_of,
 )
 from fedsynth.deploy.watch import WatchPage
 
@@ -75,7 +76,8 @@ def view(number: int) -> RunView:
 
 @contextmanager
 def served(number: int) -> Iterator[WatchPage]:
-    with WatchPage(lambda: view(number).facts(alive=True, now=95.0)) as page:
+    facts = view(number).facts(alive=True, now=95.0)
+    with WatchPage(lambda: {**facts, "lines": lines_of(facts)}) as page:
         thread = threading.Thread(target=page.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

@@ -30,12 +30,12 @@ from fedsynth.deploy.enrolment import Enrolment
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import site_secret
 from fedsynth.deploy.roster import (
-    Acceptance,
     Admission,
     Invitation,
     JoinRequest,
     Member,
     Roster,
+    SignedRoster,
     fingerprint,
     load,
     to_text,
@@ -654,13 +654,15 @@ def test_a_site_whose_roster_was_changed_on_disk_does_not_answer(copy):
 
 
 def test_an_acceptance_of_another_roster_or_by_another_is_refused(copy):
-    north = load(copy.home("north") / "north.signed", Acceptance)
+    north = load(copy.home("north") / "north.signed", SignedRoster)
     home = copy.home("north")
     other = Roster("0" * 64, Enrolment.load(copy.root).roster.members)
+    by_another = msgspec.structs.replace(north, roster=other, accepted={})
+    signature = north.accepted["north"]
     wrong = {
-        "accepted another roster": Acceptance.of("north", other, site_secret(load_site_config(home))),
-        "signature of 'south' is not": msgspec.structs.replace(north, site="south"),
-        "signature of 'west' is not": msgspec.structs.replace(north, site="west"),
+        "north accepted another roster": by_another.accept("north", site_secret(load_site_config(home))),
+        "signature of 'south' is not": msgspec.structs.replace(north, accepted={"south": signature}),
+        "signature of 'west' is not": msgspec.structs.replace(north, accepted={"west": signature}),
     }
     for says, acceptance in wrong.items():
         file = copy.place / "file.signed"

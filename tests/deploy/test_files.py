@@ -43,6 +43,7 @@ from tests.due import noted_waits, whole
 from tests.world import request_of
 
 import fedsynth
+from fedsynth.deploy import batches
 from fedsynth.deploy.files import folder as files_folder
 from fedsynth.deploy.files import site as files_site
 from fedsynth.deploy.files.folder import ExchangeFolder
@@ -753,7 +754,7 @@ def test_replies_leave_at_multiples_of_answer_every(tmp_path, salts, monkeypatch
 
 
 def test_many_requests_are_answered_in_batches_in_their_order(tmp_path, salts, monkeypatch):
-    monkeypatch.setattr(files_site, "LARGEST_BATCH", 1)
+    monkeypatch.setattr(batches, "LARGEST", 1)
     _, root, exchange = world(tmp_path)
     for step in (11, 2, 3):
         asked(exchange, question("north", step))

@@ -23,6 +23,7 @@ from tests.deploy.flower_world import RUN, SEED, accounts, lay_out, of, product,
 from tests.due import noted_waits, whole
 from tests.world import request_of
 
+from fedsynth.deploy import batches
 from fedsynth.keys import Keys
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -269,7 +270,7 @@ def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, 
     job, root, grid = world(tmp_path, "local", "adafedprivsyn")
     expected = product(run(job, root, grid))
     shutil.rmtree(root)
-    monkeypatch.setattr(server, "LARGEST_BATCH", 1)
+    monkeypatch.setattr(batches, "LARGEST", 1)
     job, root, grid = world(tmp_path, "local", "adafedprivsyn")
     transport = to(job, grid)
     asked = [question("north", step) for step in range(5)] + [question("south", 9)]
@@ -513,7 +514,7 @@ def test_a_site_that_connects_during_an_exchange_is_asked_in_it(tmp_path, clock)
         heard.append((site, state))
         grid.offline = frozenset()
 
-    transport = FlowerTransport(grid, ["north", "south"], 5.0, poll=0.01, tell=tell)
+    transport = FlowerTransport(grid, ["north", "south"], 5.0, poll=0.01, report=tell)
     replies = list(transport.exchange([question("south", 0), question("north", 0)]))
     assert [reply.code for reply in replies] == ["answered", "answered"]
     assert [state for site, state in heard if site == "south"] == ["away", "connected", "answered"]
@@ -568,7 +569,7 @@ def test_a_site_that_comes_back_within_the_deadline_answers_in_the_same_exchange
     grid = Returning(root / "sites", tuple(TABLES), error=code, listed=listed)
     heard: list[tuple[str, str]] = []
     transport = FlowerTransport(
-        grid, list(TABLES), 10.0, poll=0.01, tell=lambda site, state: heard.append((site, state))
+        grid, list(TABLES), 10.0, poll=0.01, report=lambda site, state: heard.append((site, state))
     )
     replies = list(transport.exchange([question(name, 0) for name in TABLES]))
     assert [reply.code for reply in replies] == ["answered"] * 3

@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedsynth.deploy.flower.local import wait_for
-from fedsynth.deploy.flower.node import Connection, FlowerNode
+from fedsynth.deploy.flower.node import FlowerNode
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.progress import events_file, last_attempt
 from fedsynth.privacy.cost import Budget
@@ -69,8 +70,7 @@ def in_this_process(world: FlowerWorld, name: str) -> Iterator[None]:
     world.processes[f"node-{name}"].terminate()
     world.processes[f"node-{name}"].wait(60)
     home = world.sites[name]
-    connection = Connection.of(load_site_config(home))
-    node = FlowerNode(home, Connection(**{**vars(connection), "superlink": f"127.0.0.1:{world.port}"}))
+    node = FlowerNode(home, replace(load_site_config(home), superlink=f"127.0.0.1:{world.port}"))
     thread = threading.Thread(target=node.serve)
     thread.start()
     try:
@@ -135,13 +135,14 @@ def test_a_run_that_ends_while_a_site_takes_its_message_keeps_no_site_from_the_n
             if point == "before the pull":
                 wait_for("the question", lambda: asked(root), 60)
             wait_for("the run's number", lambda: began, 60)  # a site may take the message before it is known here
-            world.flwr("stop", began[0], "federation")
+            world.control.stop(began[0])
 
         reached = ending_before(point, end, monkeypatch) if point != "before the pull" else None
         began.append(world.submit_job(root))
         if reached is None:
             reached = ending_before(point, end, monkeypatch)
-        wait_for(f"the end of the run {point}", lambda: reached() and "finished" in world.status(began[0]), 90)
+        status = world.control.status
+        wait_for(f"the end of the run {point}", lambda: reached() and "finished" in status(began[0])[0], 90)
         before = time.monotonic()
         shown = completed(world.deploy_run(root), 120)
         seconds = time.monotonic() - before
@@ -187,7 +188,7 @@ def test_a_site_that_answers_an_earlier_run_says_that_it_is_busy(tmp_path, world
     run = world.submit_job(first)
     wait_for("the question", lambda: asked(first), 60)
     time.sleep(2)
-    world.flwr("stop", run, "federation")
+    world.control.stop(run)
     world.use(second)
     shown = completed(world.deploy_run(second), 240)
     assert "is busy" in shown, (shown, world.log("node-north")[-1500:])

@@ -20,8 +20,10 @@ from tests.command import invoke
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import RUN, lay_out, of
 
+from fedsynth.deploy import progress
 from fedsynth.deploy import run as deploy_run
-from fedsynth.deploy.commands.operate import _follow, line_of, lines_of
+from fedsynth.deploy.commands.operate import _follow
+from fedsynth.deploy.flower.control import FlowerControl
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import open_site
 from fedsynth.deploy.progress import (
@@ -41,6 +43,8 @@ from fedsynth.deploy.progress import (
     estimate,
     events_file,
     last_attempt,
+    line_of,
+    lines_of,
     run_watched,
 )
 from fedsynth.deploy.watch import WatchPage
@@ -308,7 +312,7 @@ def test_a_run_that_is_stopped_never_looks_as_if_it_had_disappeared(tmp_path, mo
 def test_a_run_over_files_that_cannot_write_its_events_ends_with_a_sentence(tmp_path, monkeypatch):
     root = tmp_path / "federation"
     laid_out(root)
-    monkeypatch.setattr("fedsynth.deploy.commands.operate.UNHEARD", 1.0)
+    monkeypatch.setattr("fedsynth.deploy.progress.UNHEARD", 1.0)
     shutil.rmtree(events_file(root, RUN).parent)
     events_file(root, RUN).parent.write_text("a file where the state should be")
     ended = invoke(["deploy", "run", str(root), "--exchange", str(tmp_path)])
@@ -531,8 +535,11 @@ def test_the_page_is_shown_to_who_knows_its_path_and_to_nobody_else():
 
 def test_a_program_follows_the_run_that_flower_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hears the method's progress and the end of its own attempt, and Flower's word where the run never began."""
-    monkeypatch.setattr(deploy_run, "ASKED", 0.0)
-    monkeypatch.setattr(deploy_run, "POLL", 0.01)
+    monkeypatch.setattr(progress, "UNHEARD", 0.0)
+    monkeypatch.setattr(progress, "POLL", 0.01)
+    status = ("running", "")
+    monkeypatch.setattr(FlowerControl, "status", lambda *_: status)
+    control = FlowerControl(tmp_path)
     file = events_file(tmp_path, "r")
     with EventLog(file, "earlier") as log:
         log.add(AttemptEnded, exit_code=7, message="too few sites")
@@ -540,10 +547,13 @@ def test_a_program_follows_the_run_that_flower_makes(tmp_path: Path, monkeypatch
         log.progress("rounds", 1, 2)
         log.add(AttemptEnded, exit_code=0, folder="there")
     told: list[tuple[str, int, int]] = []
-    ended = deploy_run._follow(
-        EventReader(file), "mine", lambda: ("running", ""), lambda what, done, total: told.append((what, done, total))
-    )
+    reader = EventReader(file)
+    ended = deploy_run._follow(reader, "mine", lambda: None, lambda what, done, total: told.append((what, done, total)))
     assert ended.folder == "there"
     assert told == [("rounds", 1, 2)]
-    with pytest.raises(FedsynthError, match=r"Flower ended the run \(finished:failed: no app\)"):
-        deploy_run._follow(EventReader(file), "other", lambda: ("finished:failed", "no app"), ignore_progress)
+    assert control.require_begun("other") == ""
+    status = ("pending", "")
+    assert "no process has taken on the run" in control.require_begun("other")
+    status = ("finished:failed", "no app")
+    with pytest.raises(FedsynthError, match=r"Flower ended the run before it began \(finished:failed: no app\)"):
+        deploy_run._follow(reader, "other", lambda: control.require_begun("other"), ignore_progress)

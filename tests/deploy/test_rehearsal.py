@@ -52,7 +52,7 @@ def test_enrolled_sites_make_a_secure_sum_over_tls(enrolled, tmp_path):
     local = LocalFlower(tmp_path, enrolled.root, enrolled.root / "server", homes)
     try:
         local.start()
-        run_id = local.submit(enrolled.root / "app")
+        run_id = local.control.start()
         assert local.finish(run_id) == "finished:completed", local.log("server")
     finally:
         local.stop()

@@ -13,8 +13,7 @@ from tests.attacks.world import SCHEMA
 
 from fedsynth.cli.app import main
 from fedsynth.deploy.enrolment import join
-from fedsynth.deploy.flower.files import site_files
-from fedsynth.deploy.flower.services import server_services, site_services
+from fedsynth.deploy.flower.files import server_services, site_files, site_services
 from fedsynth.deploy.roster import Invitation, load
 
 ROOT = Path(__file__).parents[2]

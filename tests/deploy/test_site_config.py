@@ -518,12 +518,11 @@ def serve_nothing(config: SiteConfig, transport: str, monkeypatch: pytest.Monkey
         return
     if transport == "flower":
         pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
-        from fedsynth.deploy.flower.node import Connection, FlowerNode
+        from fedsynth.deploy.flower.node import FlowerNode
 
         make_node_key(config.key)
         config.root_certificates.write_text(Authority.create().text)
-        connection = replace(Connection.of(config), superlink="127.0.0.1:9")
-        answerer: Any = FlowerNode(config.folder, connection)
+        answerer: Any = FlowerNode(config.folder, replace(config, superlink="127.0.0.1:9"))
     else:
         answerer = FileAnswerer(config.folder, config.folder)
     monkeypatch.setattr(answerer._stopped, "wait", lambda timeout: answerer.stop())
@@ -575,7 +574,7 @@ def test_what_a_server_answers_that_is_no_message_ends_no_site(tmp_path, caplog)
     from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
     from flwr.proto.message_pb2 import Message as Head
 
-    from fedsynth.deploy.flower.node import Connection, FlowerNode
+    from fedsynth.deploy.flower.node import FlowerNode
 
     class Hostile:
         def ActivateNode(self, request: object) -> ActivateNodeResponse:  # noqa: N802  (of Flower)
@@ -586,7 +585,7 @@ def test_what_a_server_answers_that_is_no_message_ends_no_site(tmp_path, caplog)
 
     config = ready_site(tmp_path / "site")
     make_node_key(config.key)
-    node: Any = FlowerNode(config.folder, Connection.of(config))
+    node: Any = FlowerNode(config.folder, config)
     assert node._look(Hostile(), None) is False
     assert "trying again" in caplog.text
 
@@ -595,9 +594,9 @@ def test_an_outage_is_one_line_in_a_sites_log_though_its_details_change(tmp_path
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     import httpx
 
-    from fedsynth.deploy.flower.node import Connection, FlowerNode
+    from fedsynth.deploy.flower.node import FlowerNode
 
-    node = FlowerNode(tmp_path, replace(Connection.of(ready_site(tmp_path / "site")), superlink="127.0.0.1:9"))
+    node = FlowerNode(tmp_path, replace(ready_site(tmp_path / "site"), superlink="127.0.0.1:9"))
     for details in ("Connection reset by peer", "Connection refused", "Connection reset by peer"):
         node._tell(httpx.ConnectError(details))
     assert [record.getMessage() for record in caplog.records] == [

@@ -5,9 +5,9 @@ all, and it never replaces another backup. Rule 2: databases are copied by SQLit
 written. Rule 3: nothing is put back before the whole archive has been read and every digest verified; nothing that a
 restoration replaces is deleted, and it is kept under another name.
 
-Rule 4: a site's account (its record of spent budget) and its secret are one file; a damaged account is not backed up. A
-restored account may lack charges that were made after the backup. If a coordinator has seen later entries than the
-account has, the site refuses its requests until the steward has the account charged for what it lacks
+Rule 4: a site's account and its secret are one file; a damaged account is not backed up. A restored account may lack
+charges that were made after the backup. If a coordinator has seen later entries than the account has, the site refuses
+its requests until the steward has the account charged for what it lacks
 (:meth:`~fedsynth.privacy.book.Book.restored`). Only a row that the site itself signed counts as lost.
 """
 
@@ -32,7 +32,7 @@ import msgspec
 import fedsynth
 from fedsynth.deploy.host.config import FILE, SiteConfig
 from fedsynth.deploy.host.state import open_account, site_secret
-from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.errors import FedsynthError, InvalidParameter, said
 from fedsynth.federation.wire import AuditPosition
 from fedsynth.files import copy_database, load_toml, private_folder, refuse_format, sync, writing
 from fedsynth.keys import Keys
@@ -61,11 +61,8 @@ _BESIDE = ("*.toml", "*.pem", "*.key", "*.pub", "*.conf", "*.service", "compose.
 class BackupContents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table of contents of a backup, which is stored in the backup itself.
 
-    ``format`` is the version of the backup format, and ``name`` the site's name or that of the server's folder.
-    ``made`` is the time of the backup (UTC, such as ``2026-01-31T12:00:00Z``) and ``fedsynth`` the version of fedsynth
-    that made it. ``files`` maps the relative path of each file in the backup to the SHA-256 (hex) of its content.
-    ``row`` is the number of the last row of the site's audit log, the hash chain of everything that it was asked; 0 for
-    a server.
+    ``made`` is the time of the backup (UTC, such as ``2026-01-31T12:00:00Z``), ``files`` maps the relative path of each
+    file to the SHA-256 (hex) of its content, and ``row`` is the last row of the site's audit log; 0 for a server.
     """
 
     format: int
@@ -77,11 +74,10 @@ class BackupContents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row: int = 0
 
 
-class _Marked(msgspec.Struct):
+class _Head(msgspec.Struct):
+    """What a backup of any version says."""
+
     format: int
-
-
-class _Kind(msgspec.Struct):
     kind: Literal["site", "server"]
 
 
@@ -92,12 +88,10 @@ class _Kind(msgspec.Struct):
 def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> tuple[BackupContents, tuple[Path, ...]]:
     """Write a backup of a site to the new file ``to``, also while the site answers; return its contents and its gaps.
 
-    Its gaps are the files that the site needs and that lie outside its folder, such as a schema named by an absolute
-    path; the source of the rows is in no backup, and not listed. The backup holds the account (the record of spent
-    budget), secret, keys and configuration: protect it like the rows. With ``with_rows``, it also holds the copies of
-    rows that open runs read; without them, those runs cannot go on after a restore. Raises
-    :class:`~fedsynth.errors.FedsynthError` if the account is missing, damaged or readable by others, and if ``to``
-    exists.
+    Its gaps are the files that the site needs and that lie outside its folder; the source of the rows is in no backup,
+    and not listed. With ``with_rows``, the backup also holds the copies of rows that open runs read; without them,
+    those runs cannot go on after a restore. Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing,
+    damaged or readable by others, and if ``to`` exists.
     """
     _refuse_existing(to)
     account = open_account(config)
@@ -123,8 +117,8 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
 
     ``folder`` must be new or empty. With ``replace``, existing files are replaced as well, also in a state folder that
     the backup's ``site.toml`` places elsewhere; they are kept under new names beside the restored ones. Digests, format
-    and the account (the record of spent budget) are checked first: if :class:`~fedsynth.errors.FedsynthError` is raised
-    for any of them, nothing has changed. The restored account lacks the charges made after the backup; in their place,
+    and the account are checked first: if :class:`~fedsynth.errors.FedsynthError` is raised for any of them, nothing has
+    changed. The restored account lacks the charges made after the backup; in their place,
     :meth:`~fedsynth.privacy.book.Book.restored`, to be called by hand, charges each open run up to its limit.
     """
     there = folder.is_dir() and any(folder.iterdir())
@@ -157,9 +151,9 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
 
 
 def lost_row(config: SiteConfig, account: Book, head: str) -> int:
-    """Return the number of the last audit row that a restored ``account`` lacks, from its signed head.
+    """Return the number of the last audit row that a restored ``account`` lacks, from its signed ``head``.
 
-    ``head`` is the text ``ROW:CHAIN:SIGNATURE`` (:class:`~fedsynth.federation.wire.AuditPosition`), as the site's log
+    The head is the text ``ROW:CHAIN:SIGNATURE`` (:class:`~fedsynth.federation.wire.AuditPosition`), as the site's log
     and the server's ``state/seen.json`` have it. Raises :class:`InvalidParameter` for another text, for a head that
     this site did not sign, and for a row that the account has or has charged for: then nothing is lost.
     """
@@ -190,8 +184,7 @@ def _target(folder: Path, state: Path, name: str) -> Path:
 
 def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:
     """Return the site's files beside site.toml, by name, and the files that it needs elsewhere."""
-    said = load_toml(config.folder / FILE)
-    plans = said.get("policy", {}).get("plans", {})
+    plans = load_toml(config.folder / FILE).get("policy", {}).get("plans", {})
     named = [config.schema, config.root_certificates, config.key]
     named += [config.folder / str(file) for file in plans.values()] if isinstance(plans, dict) else []
     named += [path for pattern in _BESIDE for path in sorted(config.folder.glob(pattern))]
@@ -208,7 +201,6 @@ def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:
 
 
 def _copies(config: SiteConfig, names: set[str | None]) -> list[Path]:
-    """Return the copies of rows with these names that still exist; a run may have been closed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(path for path in config.copies.iterdir() if path.suffix == ".rows" and path.stem in names)
     return []
@@ -221,10 +213,9 @@ def _copies(config: SiteConfig, names: set[str | None]) -> list[Path]:
 def back_up_server(folder: Path, to: Path) -> BackupContents:
     """Write a backup of the whole folder of a federation's server to the new file ``to``; return its table of contents.
 
-    A run may go on meanwhile: the backup then lacks the end of the run's transcript (the record of its messages). A run
-    that has asked more since must not be resumed from the backup: it would ask for the missing answers again, maybe of
-    other sites. Raises :class:`~fedsynth.errors.FedsynthError` for a folder without the coordinator's secret, and if
-    ``to`` exists.
+    A run may go on meanwhile: the backup then lacks the end of its transcript. A run that has asked more since must not
+    be resumed from the backup: it would ask for the missing answers again, maybe of other sites. Raises
+    :class:`~fedsynth.errors.FedsynthError` for a folder without the coordinator's secret, and if ``to`` exists.
     """
     _refuse_existing(to)
     load_coordinator(folder)
@@ -246,11 +237,7 @@ def back_up_server(folder: Path, to: Path) -> BackupContents:
 
 
 def restore_server(archive: Path, folder: Path) -> BackupContents:
-    """Restore the backup of a federation's server into a new or empty folder; return the backup's table of contents.
-
-    Raises :class:`~fedsynth.errors.FedsynthError` for a folder that is not empty (move the damaged one away by hand),
-    and for a file that is no complete backup of a server.
-    """
+    """Restore a server's backup into a new or empty folder; return its table of contents."""
     if folder.is_dir() and any(folder.iterdir()):
         raise FedsynthError(f"{folder} is not empty; move it away, keep it, and restore into a new folder")
     with _unpacked(archive, "server", folder) as (contents, found):
@@ -267,10 +254,7 @@ def restore_server(archive: Path, folder: Path) -> BackupContents:
 def _write(
     to: Path, kind: Literal["site", "server"], name: str, files: Mapping[str, Path], row: int = 0
 ) -> BackupContents:
-    """Write the archive ``to``, which must not exist, of ``files`` by their path in it; return its table of contents.
-
-    No partial file is left behind if it fails.
-    """
+    """Write the new archive ``to`` of ``files`` by their path in it, or nothing; return its table of contents."""
     partial = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         digests = {}
@@ -293,13 +277,15 @@ def _write(
 
 def kind_of(archive: Path) -> Literal["site", "server"]:
     """Return what a backup is of; raises :class:`FedsynthError` for another file, and ``OSError``."""
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            return msgspec.json.decode(opened.read(_CONTENTS), type=_Kind).kind
-    except _DAMAGE as error:
-        raise FedsynthError(
-            f"{archive} is damaged or is not a fedsynth backup ({error}); use another copy of the backup"
-        ) from error
+    with _opened(archive) as opened:
+        return msgspec.json.decode(opened.read(_CONTENTS), type=_Head).kind
+
+
+@contextmanager
+def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
+    damaged = f"{archive} is damaged or is not a fedsynth backup ({{error}}); use another copy of the backup"
+    with said(damaged, *_DAMAGE), zipfile.ZipFile(archive) as opened:
+        yield opened
 
 
 @contextmanager
@@ -307,44 +293,33 @@ def _unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[BackupCo
     """Return a context manager that yields a backup's contents, and the temporary folder with its files.
 
     In the ``with`` block, the caller moves the files to their places. The folder lies in ``beside``, which should be on
-    the disk of the restored files. On exit it is deleted, and so is ``beside`` if it was missing and is empty. Raises
-    :class:`FedsynthError` unless ``archive`` is a complete backup of this kind and this format version, with the right
-    digest of every file, and ``OSError`` if it cannot be read.
+    the disk of the restored files, and is removed again if it was missing and is empty. Raises :class:`FedsynthError`
+    unless ``archive`` is a complete backup of this kind and format, with the right digest of every file.
     """
     made = not beside.exists()
     partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=private_folder(beside)))
     try:
-        try:
-            with zipfile.ZipFile(archive) as opened:
-                contents = _contents(archive, opened, kind)
-                if any(info.compress_type != zipfile.ZIP_STORED for info in opened.infolist()):
-                    raise ValueError("its files are compressed, and decompressing them could fill the disk")
-                for name, digest in contents.files.items():
-                    target = partial / _inside(name)
-                    private_folder(target.parent)
-                    with opened.open(name) as source:
-                        found = _copy_to(source, target)
-                    if found != digest:
-                        raise ValueError(f"the content of {name} does not match its digest")
-        except _DAMAGE as error:
-            raise FedsynthError(
-                f"{archive} is damaged or is not a fedsynth backup ({error}); use another copy of the backup"
-            ) from error
+        with _opened(archive) as opened:
+            text = opened.read(_CONTENTS)
+            mend = "restore it with the fedsynth version that wrote it"
+            refuse_format(msgspec.json.decode(text, type=_Head).format, FORMAT, f"the backup {archive}", mend)
+            contents = msgspec.json.decode(text, type=BackupContents)
+            if contents.kind != kind:
+                raise FedsynthError(f"{archive} is the backup of a {contents.kind}, not of a {kind}; give another one")
+            if any(info.compress_type != zipfile.ZIP_STORED for info in opened.infolist()):
+                raise ValueError("its files are compressed, and decompressing them could fill the disk")
+            for name, digest in contents.files.items():
+                target = partial / _inside(name)
+                private_folder(target.parent)
+                with opened.open(name) as source:
+                    found = _copy_to(source, target)
+                if found != digest:
+                    raise ValueError(f"the content of {name} does not match its digest")
         yield contents, partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if made and not any(beside.iterdir()):
             beside.rmdir()
-
-
-def _contents(archive: Path, opened: zipfile.ZipFile, kind: str) -> BackupContents:
-    text = opened.read(_CONTENTS)
-    mend = "restore it with the fedsynth version that wrote it"
-    refuse_format(msgspec.json.decode(text, type=_Marked).format, FORMAT, f"the backup {archive}", mend)
-    contents = msgspec.json.decode(text, type=BackupContents)
-    if contents.kind != kind:
-        raise FedsynthError(f"{archive} is the backup of a {contents.kind}, not of a {kind}; give another one")
-    return contents
 
 
 def _inside(name: str) -> PurePosixPath:
@@ -356,10 +331,7 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _set_aside(paths: Iterable[Path]) -> list[Path]:
-    """Rename those of the files ``paths`` that exist, to make room for restored ones; return their new paths, in order.
-
-    A new name is the old one with ``.before-restore-``, the time and four random hexadecimal digits appended.
-    """
+    """Rename those of the files ``paths`` that exist, to make room for restored ones; return their new paths."""
     mark = f"before-restore-{_timestamp().replace(':', '')}-{secrets.token_hex(2)}"
     aside = []
     for path in paths:
@@ -370,11 +342,7 @@ def _set_aside(paths: Iterable[Path]) -> list[Path]:
 
 
 def _put(source: Path, target: Path) -> None:
-    """Put the file ``source`` in the place of ``target`` atomically; missing folders are created for their owner only.
-
-    On one disk the file is moved and keeps its mode. From another disk it is copied, readable by its owner only, and
-    ``source`` remains. An existing ``target`` is replaced; :func:`_set_aside` keeps it.
-    """
+    """Put ``source`` in the place of ``target`` atomically: moved on one disk, else copied for its owner alone."""
     private_folder(target.parent)
     if source.stat().st_dev != target.parent.stat().st_dev:
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -386,7 +354,6 @@ def _put(source: Path, target: Path) -> None:
 
 
 def _refuse_existing(to: Path) -> None:
-    """Raise :class:`FedsynthError` if the backup file ``to`` would replace an existing file."""
     if to.exists() or to.is_symlink():
         raise FedsynthError(f"{to} exists and may be the only backup; choose another file")
 
@@ -415,7 +382,6 @@ def _copy_to(source: IO[bytes], target: Path) -> str:
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy a file and return the SHA-256 (hex) of its content."""
     digest = hashlib.sha256()
     while block := source.read(_BLOCK):
         digest.update(block)

@@ -7,6 +7,7 @@ a signing request, only the public key is used, never the name.
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, said
 
 DAYS = 365  # validity of a certificate; the authority's own is valid five times as long
 Role = Literal["server", "site", "admin"]
@@ -24,17 +25,16 @@ _CLOCKS = timedelta(hours=1)  # tolerance for a host's clock that is behind
 _LOOPBACK: tuple[x509.GeneralName, ...] = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
 
 
+@dataclass(frozen=True)
 class Authority:
     """A federation's own certificate authority: its private key and its certificate, which the sites trust."""
 
-    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        """Take the private key and the certificate of one authority; they are not compared."""
-        self._key = key
-        self.certificate = certificate
+    private: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
 
     @classmethod
     def create(cls) -> Authority:
-        """Return a new authority: a new key (P-384) and a self-signed certificate that is valid for five years."""
+        """Return a new authority: a new key (P-384) and a self-signed certificate."""
         key = ec.generate_private_key(ec.SECP384R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsynth federation CA")])
         made = (
@@ -47,27 +47,18 @@ class Authority:
 
     @classmethod
     def load(cls, key_file: Path, certificate_file: Path) -> Authority:
-        """Load an authority from the files (PEM) of its private key and its certificate.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` if the key file is missing, readable by others or unreadable, or
-        is not the key of the certificate, and if the certificate file is missing or holds none.
-        """
+        """Load an authority from PEM files; raises :class:`FedsynthError` for an exposed, unreadable or foreign key."""
         if not key_file.is_file():
             raise FedsynthError(
                 f"{key_file} is missing; if you keep the authority's key elsewhere, name it with --ca-key"
             )
         if key_file.stat().st_mode & 0o077:
             raise FedsynthError(f"{key_file} can be read by other users; run chmod go-rwx {key_file}")
-        try:
+        unreadable = "holds no certificate that can be read ({error}); put the authority's ca.crt there"
+        with said(f"{certificate_file} {unreadable}", OSError, ValueError):
             certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise FedsynthError(
-                f"{certificate_file} holds no certificate that can be read ({error}); put the authority's ca.crt there"
-            ) from error
-        try:
+        with said(f"{key_file} holds no private key that can be read ({{error}})", TypeError, ValueError):
             key = serialization.load_pem_private_key(key_file.read_bytes(), None)
-        except (TypeError, ValueError) as error:
-            raise FedsynthError(f"{key_file} holds no private key that can be read ({error})") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise FedsynthError(f"{key_file} is not the key of {certificate_file}; put the federation's own there")
         return cls(key, certificate)
@@ -75,7 +66,7 @@ class Authority:
     @property
     def key(self) -> bytes:
         """The authority's private key (PEM, not encrypted), to be kept offline."""
-        return private_bytes(self._key)
+        return private_bytes(self.private)
 
     @property
     def text(self) -> str:
@@ -85,9 +76,8 @@ class Authority:
     def issue(self, public: ec.EllipticCurvePublicKey, name: str, role: Role, host: str = "") -> str:
         """Return a certificate (PEM, valid for a year) that binds a public key to a name and a role.
 
-        ``name`` is the site's name, or "server" or "admin"; ``role`` (server, site or admin) defines what its holder
-        may reach through the proxy in front of the server, and is written into the certificate's OU. ``host`` is the
-        host name or address of a server. All certificates are valid for the loopback interface too: sites and
+        ``role`` defines what its holder may reach through the proxy in front of the server. ``host`` is the host name
+        or address of a server. All certificates are valid for the loopback interface too: sites and
         administrators may run nginx there, which shows their certificate to the server, as Flower's programs cannot.
         """
         subject = x509.Name(
@@ -105,15 +95,12 @@ class Authority:
             .add_extension(_usage(sign_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False)
-            .sign(self._key, hashes.SHA384())
+            .sign(self.private, hashes.SHA384())
         )
         return pem(made)
 
     def issue_with_key(self, name: str, role: Role, host: str = "") -> tuple[str, bytes]:
-        """Return a certificate and its new private key (both PEM), for the coordinator's own machines only.
-
-        Arguments as for :meth:`issue`. Sites make their own keys, so that no private key travels.
-        """
+        """Return a certificate and its new private key (both PEM), for the coordinator's own machines only."""
         key = ec.generate_private_key(ec.SECP256R1())
         return self.issue(key.public_key(), name, role, host), private_bytes(key)
 
@@ -146,17 +133,10 @@ def _builder(
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not sign_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    signs = dict.fromkeys(("key_cert_sign", "crl_sign"), sign_certificates)
+    return x509.KeyUsage(digital_signature=not sign_certificates, **signs, **never)
 
 
 def _host_names(host: str) -> list[x509.GeneralName]:

@@ -1,4 +1,4 @@
-"""Enrolment: what a site does with an invitation and an admission, and the coordinator with requests and acceptances.
+"""Enrolment: what a site does with an invitation and an admission, and the coordinator with requests and signatures.
 
 The files that they exchange are those of :mod:`fedsynth.deploy.roster`. The site's folder is made from the invitation;
 the federation's folder holds what was admitted: ``admitted/NAME.request`` with the certificate ``NAME.pem`` and the
@@ -15,13 +15,12 @@ since they change on whom one relies.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 import tomli_w
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -34,7 +33,6 @@ from fedsynth.deploy.host.config import ROSTER, SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import is_exposed
 from fedsynth.deploy.host.state import create_state, make_node_key, public_part, site_secret
 from fedsynth.deploy.roster import (
-    Acceptance,
     Admission,
     Invitation,
     InvitedTerms,
@@ -45,7 +43,7 @@ from fedsynth.deploy.roster import (
     load,
     to_text,
 )
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, said
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.files import parse_toml, private_folder, read_text, write_private, write_whole
 from fedsynth.keys import Keys
@@ -62,10 +60,9 @@ _PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTIL
 
 
 def check_folder(invitation: Invitation, folder: Path) -> bool:
-    """Return whether a site's folder exists and was made by :func:`join` from this invitation.
+    """Return whether a site's folder was made by :func:`join` from this invitation, or is yet to be made.
 
-    ``invitation`` is the coordinator's, with the site's name and the federation's terms. ``False`` means that the
-    folder is missing or empty, so that :func:`join` would make it. Raises :class:`~fedsynth.errors.FedsynthError` for a
+    Raises :class:`~fedsynth.errors.FedsynthError` for a
     folder made from another invitation, one that holds other files, and a path that is no folder.
     """
     if not folder.is_dir():
@@ -92,12 +89,10 @@ def check_folder(invitation: Invitation, folder: Path) -> bool:
 def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tuple[JoinRequest, Path]:
     """Create a site's folder, account and keys from an invitation; return its request to join, and the request's file.
 
-    The account is the site's record of spent budget. ``files`` maps names to the texts of the configuration files to
-    write; it must contain ``site.toml``. Existing files but the request, keys above all, are left unchanged, so that
-    the call can be repeated. The request holds public keys only; the coordinator answers it by an admission, a file
-    with the site's certificate and the list of all sites. Raises :class:`~fedsynth.errors.FedsynthError` for a folder
-    of another site or federation, one that others can enter, one whose account is lost, and an invalid schema, policy
-    or certificate in the invitation.
+    ``files`` maps names to the texts of the configuration files to write, ``site.toml`` among them. Existing files but
+    the request, keys above all, are left unchanged, so that the call can be repeated. Raises
+    :class:`~fedsynth.errors.FedsynthError` for a folder of another site or federation, one that others can enter, one
+    whose account is lost, and an invalid schema, policy or certificate in the invitation.
     """
     terms = invitation.terms
     known = check_folder(invitation, folder)
@@ -135,11 +130,10 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
 def check_admission(admission: Admission, folder: Path, *, replace: bool = False) -> tuple[SiteConfig, Roster | None]:
     """Check the admission that a site has received; return its configuration, and the roster to be replaced, if any.
 
-    An admission holds the site's certificate and the roster, the list of all sites with their keys. The second value is
-    ``None`` unless the site has accepted a different roster before; replacing that one needs ``replace``, since it
-    changes which sites this site relies on. Nothing is written. Raises :class:`~fedsynth.errors.FedsynthError` unless
-    the admission is for this site, its roster is signed by the coordinator and holds this site's own keys, and its
-    certificate is valid, for this site's TLS key and from the federation's authority.
+    The second value is ``None`` unless the site has accepted a different roster before; replacing that one needs
+    ``replace``. Nothing is written. Raises :class:`~fedsynth.errors.FedsynthError` unless the admission is for this
+    site, its roster is signed by the coordinator and holds this site's own keys, and its certificate is valid, for this
+    site's TLS key and from the federation's authority.
     """
     config = load_site_config(folder)
     invited = load(config.folder / INVITATION, Invitation)
@@ -174,36 +168,33 @@ def check_admission(admission: Admission, folder: Path, *, replace: bool = False
     return config, changed
 
 
-def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
-    """Install an admission that :func:`check_admission` passed; return the site's acceptance and the file to send back.
+def accept(admission: Admission, config: SiteConfig) -> tuple[SignedRoster, Path]:
+    """Install an admission that :func:`check_admission` passed; return the roster that the site signed, and its file.
 
-    The certificate and the roster of all sites are written into the folder of ``config``, and the acceptance, the
-    site's signature under the roster, to ``NAME.signed``. The caller had the roster's fingerprint compared by phone
-    before.
+    Certificate and roster are written into the site's folder, and the roster also to ``NAME.signed``, the file to send
+    back. The caller had the roster's fingerprint compared by phone before.
     """
-    acceptance = Acceptance.of(config.name, admission.members.roster, site_secret(config))
-    members = admission.members.with_acceptance(acceptance)
-    # Keep signatures that an older admission lacks.
+    members = admission.members.accept(config.name, site_secret(config))
     if config.roster and config.roster.roster.digest == members.roster.digest:
-        members = msgspec.structs.replace(members, accepted={**config.roster.accepted, **members.accepted})
+        members = members.merged(config.roster)  # has signatures that an older admission lacks
     certificate = _certificate(admission.certificate)  # encoded anew, so that no other bytes reach nginx
     write_private(config.certificate, pem(certificate))
     write_private(config.folder / ROSTER, to_text(members))
     file = config.folder / f"{config.name}.signed"
-    write_whole(file, to_text(acceptance))
-    return acceptance, file
+    write_whole(file, to_text(members))
+    return members, file
 
 
 def difference(old: Roster, new: Roster) -> str:
-    """Return in words how a new roster (the list of all sites with their keys) differs from the old one, by sites."""
+    """Return in words how a new roster differs from the old one, by sites."""
     before, after = ({one.name: one for one in roster.members} for roster in (old, new))
     parts = {
         "new": [name for name in after if name not in before],
         "gone": [name for name in before if name not in after],
         "with another key": [name for name in after if name in before and after[name] != before[name]],
     }
-    said = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in parts.items() if names]
-    return "; ".join(said) or "the terms are others"
+    told = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in parts.items() if names]
+    return "; ".join(told) or "the terms are others"
 
 
 def _signing_request(config: SiteConfig) -> str:
@@ -231,26 +222,17 @@ def _check_certificate(config: SiteConfig, text: str) -> None:
         )
     store = Store(x509.load_pem_x509_certificates(config.root_certificates.read_bytes()))
     verifier = PolicyBuilder().store(store).time(datetime.now(UTC)).build_client_verifier()
-    try:
+    by = f"the certificate is not by the authority of {config.root_certificates.name}, or is not valid now "
+    with said(by + "({error}); ask the coordinator for the admission again", VerificationError):
         verifier.verify(found, [])
-    except VerificationError as error:
-        raise FedsynthError(
-            f"the certificate is not by the authority of {config.root_certificates.name}, or is not valid now "
-            f"({error}); ask the coordinator for the admission again"
-        ) from error
 
 
 def _certificate(text: str) -> x509.Certificate:
-    try:
+    with said("a certificate cannot be read ({error}); ask the coordinator for the file again", ValueError):
         found = x509.load_pem_x509_certificates(text.encode())
-    except ValueError as error:
-        raise FedsynthError(
-            f"a certificate cannot be read ({error}); ask the coordinator for the file again"
-        ) from error
     if len(found) != 1:
-        raise FedsynthError(
-            f"the file holds {len(found)} certificates instead of one; ask the coordinator for it again"
-        )
+        many = f"the file holds {len(found)} certificates instead of one"
+        raise FedsynthError(f"{many}; ask the coordinator for it again")
     return found[0]
 
 
@@ -260,12 +242,7 @@ def _certificate(text: str) -> x509.Certificate:
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The state of a federation's enrolment: which sites have asked to join, as kept in the coordinator's ``folder``.
-
-    ``terms`` are what a site accepts when it joins (coordinator, schema, method, budget), the same in all invitations.
-    ``sites`` are the names of all sites of the job, ``admitted`` maps the name of each site that has its certificate to
-    the site's request to join.
-    """
+    """The state of a federation's enrolment, in the coordinator's ``folder``; ``admitted`` has a certificate."""
 
     folder: Path
     terms: InvitedTerms
@@ -274,10 +251,7 @@ class Enrolment:
 
     @classmethod
     def load(cls, folder: Path) -> Enrolment:
-        """Read the enrolment from the folder of a federation, which ``fedsynth deploy init`` wrote.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` for any other folder, and if it holds no invitation.
-        """
+        """Read the enrolment from the folder of a federation; raises :class:`FedsynthError` for another one."""
         if not (folder / "job.toml").is_file():
             raise FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
         sites = Job.load(folder / "job.toml").deployed.sites
@@ -298,10 +272,7 @@ class Enrolment:
 
     @cached_property
     def members(self) -> SignedRoster | None:
-        """The roster (list of all sites with their keys) as last written, with the signatures under it.
-
-        ``None`` until all sites are admitted and :meth:`publish` has written it, and after a site got other keys.
-        """
+        """The roster as last written by :meth:`publish`; ``None`` before, and after a site got other keys."""
         file = self.folder / "roster.toml"
         if self.missing or not file.exists():
             return None
@@ -310,11 +281,7 @@ class Enrolment:
 
     @property
     def roster(self) -> Roster:
-        """The roster, made now: the list of all sites of the job with their public keys, without signatures.
-
-        Raises ``KeyError`` before all sites are admitted, and :class:`~fedsynth.errors.FedsynthError` if two have the
-        same key.
-        """
+        """The roster, made now; raises ``KeyError`` before all sites are admitted."""
         found = [self.admitted[name] for name in sorted(self.sites)]
         return Roster(self.terms.digest, tuple(Member(one.site, one.identity, one.node_key) for one in found))
 
@@ -322,8 +289,8 @@ class Enrolment:
         """Check a site's request to join; return whether its keys are new, so that a person must compare fingerprints.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for a request not signed by its own keys, from an unknown site,
-        for other terms, from another version of fedsynth, with a key that another site has or, without ``replace``,
-        with other keys than the site was admitted with.
+        for other terms, from another version of fedsynth, with another site's key or, without ``replace``, with other
+        keys than before.
         """
         name = request.site
         if name not in self.sites:
@@ -357,9 +324,8 @@ class Enrolment:
     def admit(self, request: JoinRequest, authority: Authority) -> Enrolment:
         """Issue the certificate for a request that :meth:`check` passed; return the enrolment with this site admitted.
 
-        ``authority`` signs it. Certificate, request and the key of the site's node (Flower's program there) are written
-        to ``admitted/`` in the federation's folder. Only the public key is taken from the request; name and role (OU)
-        of the certificate are set here.
+        Certificate, request and node key are written to ``admitted/``. Only the public key is taken from the request;
+        name and role (OU) of the certificate are set here.
         """
         home = private_folder(self.folder / "admitted")
         write_whole(home / f"{request.site}.pem", authority.issue(request.tls_key, request.site, "site"))
@@ -367,23 +333,21 @@ class Enrolment:
         write_whole(home / f"{request.site}.request", to_text(request))
         return Enrolment(self.folder, self.terms, self.sites, {**self.admitted, request.site: request})
 
-    def publish(self, acceptances: Mapping[str, Acceptance]) -> SignedRoster | None:
+    def publish(self, signed: Sequence[SignedRoster] = ()) -> SignedRoster | None:
         """Write the roster, an admission for each site, and the sites' keys into the job; return the signed roster.
 
-        The roster is the list of all sites with their keys. ``acceptances`` are the sites' signatures under it, by site
-        name; earlier ones are kept. Until all sites are admitted, nothing is written and ``None`` is returned. Raises
-        :class:`~fedsynth.errors.FedsynthError` for an acceptance that comes before the roster, is of another roster, or
-        is not signed by the site's own key.
+        ``signed`` are the rosters that sites sent back; their signatures are kept, and earlier ones too. Until all
+        sites are admitted, nothing is written and ``None`` is returned. Raises :class:`~fedsynth.errors.FedsynthError`
+        for one that comes before the roster, is another, or is not signed by the site's own key.
         """
         if self.missing:
-            if acceptances:
-                raise FedsynthError(
-                    f"there is no roster to accept before all sites are admitted; missing: {self.missing}"
-                )
+            if signed:
+                missing = f"missing: {self.missing}"
+                raise FedsynthError(f"there is no roster to accept before all sites are admitted; {missing}")
             return None
         members = self.members or self.roster.signed(load_coordinator(self.folder))
-        for acceptance in acceptances.values():
-            members = members.with_acceptance(acceptance)
+        for other in signed:
+            members = members.merged(other)
         self._write_peers(members.roster)
         private_folder(self.folder / "admissions")
         for name in self.sites:
@@ -393,7 +357,6 @@ class Enrolment:
         return members
 
     def _write_peers(self, roster: Roster) -> None:
-        """Write the identity keys into the job file, and leave the rest of its text unchanged."""
         file = self.folder / "job.toml"
         text = read_text(file)
         peers = tomli_w.dumps({"deployment": {"peers": {one.name: one.identity for one in roster.members}}})

@@ -1,9 +1,12 @@
-"""Progress of a deployed run for its operator: events that the run appends to a file, and the readers' view of them.
+"""Progress of a deployed run: events that the run appends to a file, one view made from them, and its words.
 
 Rule 1: an event holds names, steps, sizes in bytes, times and codes, and the last one the result's headline and
 warnings or the error's message, but no counts, statistics or parts of answers. Rule 2: readers use the file alone, so
 that a run started elsewhere or by hand is shown like any other. Rule 3: a transport adds only what it alone knows: that
-a site is connected, away, busy with another run, or has answered.
+a site is connected, away, busy with another run, or has answered. Rule 4: terminal, ``status`` and the live page show
+the same view in the same words, :func:`lines_of`.
+
+An attempt is a start of a run, or a resumption; its id is in each of its events.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +26,7 @@ import msgspec
 import numpy as np
 
 import fedsynth
-from fedsynth.errors import FedsynthError, exit_code, explained
+from fedsynth.errors import FedsynthError, exit_code, explained, said
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
@@ -34,8 +37,12 @@ from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
+POLL = 0.5  # s between two reads of the events
+UNHEARD = 20.0  # s without a first event until the run's carrier is asked what became of it
+ASKED = 10.0  # s between two such requests
 _ROWS = 2000  # random rows of a dry run that only counts rounds
-MOST_SITES = 5  # sites of a dry run that only counts rounds, unless min_honest needs more: the number stays the same
+_SITES = 5  # sites of a dry run that only counts rounds, unless min_honest needs more: the number stays the same
+MOST_SITES = 20  # of more sites, only those that have not answered are listed
 _KINDS = {
     "counts": "contingency tables",
     "interactions": "interactions of columns",
@@ -60,9 +67,10 @@ WORDS = {
 SiteState = Literal["connected", "away", "busy", "answered"]
 Tell = Callable[[str, SiteState], None]
 """Callback by which a transport reports a site (its name first): connected, away, busy with another run, answered."""
+_SERVE = "`fedsynth site serve` must run there; its log says what is wrong"
 TO_DO = {
-    "away": "`fedsynth site serve` must run there; its log says what is wrong",
-    "not connected": "`fedsynth site serve` must run there; its log says what is wrong",
+    "away": _SERVE,
+    "not connected": _SERVE,
     "busy": "with a message of another run; it answers this one afterwards, nothing to do",
     "late": "connected, and slower than the others; the log of its `fedsynth site serve` says what it does",
 }
@@ -85,11 +93,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class AttemptBegun(_Event, frozen=True, kw_only=True, tag="begun"):
-    """Event: an attempt at a run (a start, or a resumption) has begun and waits for its sites.
-
-    ``run`` names the run, ``method``, ``trust`` and ``sites`` come from its job. At least ``least`` sites must answer
-    in every round, each within ``deadline`` seconds. ``fedsynth`` is the version at the server.
-    """
+    """Event: an attempt has begun. At least ``least`` sites must answer every round, each in ``deadline`` seconds."""
 
     run: str
     method: str
@@ -114,12 +118,7 @@ class SiteReported(_Event, frozen=True, kw_only=True, tag="site"):
 
 
 class RoundStarted(_Event, frozen=True, kw_only=True, tag="asked"):
-    """Event: a round has started, in which each of some sites gets messages of one question.
-
-    ``round`` counts rounds from 1. ``step`` numbers the question in the run, ``turn`` its rounds, both from 0. ``verb``
-    says how the question is asked (such as "sum"), ``kind`` what it asks for (such as "counts"). ``bytes`` is the size
-    of the messages to each site, by its name.
-    """
+    """Event: a round (from 1) has started; ``bytes`` is the size of the messages of its question by site."""
 
     round: int
     step: int
@@ -130,11 +129,7 @@ class RoundStarted(_Event, frozen=True, kw_only=True, tag="asked"):
 
 
 class SiteReplied(_Event, frozen=True, kw_only=True, tag="replied"):
-    """Event: the last reply of a site in a round has come, or the site is lost.
-
-    ``round`` counts rounds from 1. ``code`` is "answered" or a reason why not (a key of :data:`WORDS`), ``bytes`` the
-    size of the site's replies, ``seconds`` the time since the round started.
-    """
+    """Event: a site's last reply in a round has come, or it is lost; ``code`` is a key of :data:`WORDS`."""
 
     round: int
     site: str
@@ -152,11 +147,11 @@ class WorkAdvanced(_Event, frozen=True, kw_only=True, tag="advanced"):
 
 
 class AttemptEnded(_Event, frozen=True, kw_only=True, tag="ended"):
-    """Event: an attempt at a run has ended, with a result or with an error.
+    """Event: an attempt has ended, with a result or with an error.
 
-    After success, ``exit_code`` is 0, ``folder`` holds the result, ``headline`` and ``warnings`` are from its privacy
-    statement, and ``lost`` names sites that missed a round. After an error, ``exit_code`` is that of the command line,
-    ``error`` the name of its class ("Fault" for a bug, "Stopped" if the operator stopped it) and ``message`` its text.
+    After success, ``exit_code`` is 0, ``headline`` and ``warnings`` are from the privacy statement, and ``lost`` names
+    sites that missed a round. After an error, ``exit_code`` is that of the command line, and ``error`` the name of its
+    class ("Fault" for a bug, "Stopped" if the operator stopped it).
     """
 
     exit_code: int
@@ -177,14 +172,13 @@ def events_file(folder: Path, run: str) -> Path:
 
 
 class EventLog:
-    """Appends the events of one attempt at a run to a file (mode 0600), one JSON object per line; a context manager.
+    """Appends the events of one attempt to a file (mode 0600), one JSON object per line; a context manager.
 
-    An attempt is a start of the run, or a resumption. While the log is open it holds a shared lock on the file, by
-    which readers tell a live run from one that died.
+    While it is open it holds a shared lock on the file, by which readers tell a live run from one that died.
     """
 
     def __init__(self, file: Path, attempt: str) -> None:
-        """Open ``file``, creating it and its folder if needed; ``attempt`` identifies the attempt in each event."""
+        """Open ``file``, creating it and its folder if needed."""
         private_folder(file.parent)
         self._file, self._attempt = file, attempt
         self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
@@ -220,30 +214,26 @@ class EventLog:
         self.add(WorkAdvanced, what=what, done=done, total=total)
 
 
+@dataclass(eq=False)
 class WatchedTransport:
-    """Wraps a run's transport, and logs each round's question and each site's outcome as events.
+    """Wraps a run's ``transport``, and logs each round's question and each site's outcome as events."""
 
-    The transport carries messages to the sites; it is used as before.
-    """
-
-    def __init__(self, transport: Transport, log: EventLog) -> None:
-        """Watch the messages over ``transport`` and append events to ``log``."""
-        self._transport = transport
-        self._log = log
-        self._round = 0
+    transport: Transport
+    log: EventLog
+    round: int = 0
 
     @property
     def sites(self) -> Sequence[str]:
         """Names of the sites that can be reached."""
-        return self._transport.sites
+        return self.transport.sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Send the messages of one round, yield the replies in their order, and log how the round went at each site.
 
         A round without messages, since a resumed run has recorded all of its replies, is counted as well.
         """
-        self._round += 1
-        return self._watched(self._round, list(messages))
+        self.round += 1
+        return self._watched(self.round, list(messages))
 
     def _watched(self, number: int, asked: Sequence[Message]) -> Iterator[Reply]:
         if not asked:
@@ -252,33 +242,20 @@ class WatchedTransport:
         for message in asked:
             sent[message.site] += message.size
         request = asked[0].request
-        head = request.head
-        self._log.add(
-            RoundStarted,
-            round=number,
-            step=head.step,
-            turn=request.turn,
-            verb=head.verb,
-            kind=head.kind,
-            bytes=dict(sent),
-        )
+        of = {"step": request.head.step, "turn": request.turn, "verb": request.head.verb, "kind": request.head.kind}
+        self.log.add(RoundStarted, round=number, bytes=dict(sent), **of)
         began = time.monotonic()
         received, codes = Counter[str](), dict.fromkeys(left, "answered")
-        for message, reply in zip(asked, self._transport.exchange(asked), strict=True):
+        for message, reply in zip(asked, self.transport.exchange(asked), strict=True):
             site = message.site
             left[site] -= 1
             received[site] += len(reply.data)
             if reply.code != "answered":
                 codes[site] = reply.code
             if not left[site]:
-                self._log.add(
-                    SiteReplied,
-                    round=number,
-                    site=site,
-                    code=codes[site],
-                    bytes=received[site],
-                    seconds=round(time.monotonic() - began, 3),
-                )
+                took = round(time.monotonic() - began, 3)
+                told = {"round": number, "site": site, "code": codes[site]}
+                self.log.add(SiteReplied, bytes=received[site], seconds=took, **told)
             yield reply
 
 
@@ -291,11 +268,8 @@ def run_watched(
 ) -> RunResult:
     """Run ``job`` as a deployed run of the federation in ``folder``, and log its progress there as events.
 
-    ``connect(job, tell)`` returns a context manager that yields the transport to the sites; the transport calls
-    ``tell(site, state)`` when a site's state changes. ``attempt`` is a text that identifies this
-    start or resumption in the events, and ``progress`` gets the method's reports as well. Raises
-    :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``, and the errors of
-    :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
+    ``progress`` gets the method's reports as well. Raises :class:`~fedsynth.errors.Unsupported` for a job without
+    ``[deployment]``, and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
     deployment = job.deployed
     with EventLog(events_file(folder, deployment.run), attempt) as log:
@@ -336,8 +310,8 @@ def run_watched(
 def ending(error: Exception) -> dict[str, Any]:
     """Return the fields of :class:`AttemptEnded` for the error that ended a run: exit code, class name, message.
 
-    Any ``OSError`` is named "OSError". Any other error that is no :class:`FedsynthError` is a bug: it is named "Fault",
-    and the message gives its class and asks to report it.
+    An error that is no :class:`FedsynthError` or ``OSError`` is a bug: "Fault", with its class and the wish to report
+    it.
     """
     if isinstance(error, FedsynthError):
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
@@ -348,16 +322,11 @@ def ending(error: Exception) -> dict[str, Any]:
 
 
 def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
-    """Estimate how many rounds a job's run will take, and append the number to the run's event file.
-
-    A dry run of the method over random rows takes seconds to minutes on one core. ``schema`` is the agreed one,
-    ``file`` the event file, and ``attempt`` identifies the start of the run to which the event belongs. Raises the
-    errors of the dry run.
-    """
+    """Estimate the rounds of a job's run by a dry run (seconds to minutes), and append them to its event file."""
     from fedsynth.runs.dry_run import dealt, dry_run, shortened, steep_rows
 
     sites = len(job.deployed.sites)
-    count = min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1))
+    count = min(sites, max(_SITES, int(job.trust_options.get("min_honest", 0)) + 1))
     federation, _ = dry_run(
         shortened(job.build_method(schema)),
         job.terms(schema),
@@ -383,11 +352,7 @@ class EventReader:
         self._decode = msgspec.json.Decoder(Event).decode
 
     def new(self) -> list[Event]:
-        """Return the events since the last call; an incomplete last line is left for the next call.
-
-        Lines damaged by a power cut are skipped, since events are not the record of a run. Raises
-        :class:`~fedsynth.errors.FedsynthError` for a file of another version.
-        """
+        """Return the events that are whole and new; raises :class:`FedsynthError` for those of another version."""
         if not self.file.exists():
             return []
         with self.file.open("rb") as file:
@@ -397,12 +362,10 @@ class EventReader:
         return [event for line in whole.split(b"\n") if (event := self._read(line)) is not None]
 
     def _read(self, line: bytes) -> Event | None:
+        other = "holds no events of this version ({error}); move it away: it serves only to show progress"
         try:
-            event: Event = self._decode(line)
-        except msgspec.ValidationError as error:
-            raise FedsynthError(
-                f"{self.file} holds no events of this version ({error}); move it away: it serves only to show progress"
-            ) from error
+            with said(f"{self.file} {other}", msgspec.ValidationError):
+                event: Event = self._decode(line)
         except msgspec.DecodeError:
             return None
         return event
@@ -421,11 +384,10 @@ class EventReader:
 
 @dataclass
 class SiteView:
-    """What the events say about one site: its state in the current round, and how often it was lost.
+    """What the events say about one site: its state in the current round, and how often it was ``lost``.
 
-    ``heard`` is what the transport reported last, ``None`` if it has reported nothing. ``asked`` says whether the
-    current round asks the site, ``code`` how it ended there (a key of :data:`WORDS`, empty while the round waits for
-    it), ``seconds`` how long that took. ``lost`` counts the rounds in which the site was lost.
+    ``heard`` is what the transport reported last. ``asked`` says whether the current round asks the site, ``code`` how
+    it ended there (a key of :data:`WORDS`, empty while the round waits for it), ``seconds`` how long that took.
     """
 
     name: str
@@ -438,12 +400,11 @@ class SiteView:
 
 @dataclass
 class RunView:
-    """The state of one attempt at a run, built from its events; shown by ``fedsynth deploy status`` and ``watch``.
+    """The state of one attempt, built from its events.
 
-    ``attempt`` identifies the attempt, a start or resumption of the run. ``begun``, ``ended``, ``asked`` (the current
-    round) and ``advanced`` are the last events of their classes. ``expected`` is the estimated number of rounds, 0 if
-    unknown. ``sites`` holds a view of each site by name, ``sent`` and ``received`` are total bytes to and from sites,
-    ``rounds`` the seconds that each finished round took, and ``last`` the Unix time of the last event.
+    ``begun``, ``ended``, ``asked`` (the current round) and ``advanced`` are the last events of their classes.
+    ``expected`` is the estimated number of rounds, 0 if unknown; ``sent`` and ``received`` are total bytes to and from
+    sites, ``rounds`` the seconds that each finished round took, and ``last`` the Unix time of the last event.
     """
 
     attempt: str
@@ -463,12 +424,14 @@ class RunView:
         """Update the view with an event. The first :class:`AttemptEnded` counts; only a later success replaces it."""
         self.last = event.time
         if isinstance(event, AttemptBegun):
-            self.begun = event
-            self.sites = {name: SiteView(name) for name in event.sites}
+            self.begun, self.sites = event, {name: SiteView(name) for name in event.sites}
         elif isinstance(event, RoundsExpected):
             self.expected = event.rounds
         elif isinstance(event, SiteReported):
-            self._hear_of(self.site(event.site), event)
+            site = self.site(event.site)
+            site.heard = event.state
+            if event.state == "answered" and self.asked is not None:
+                site.code, site.seconds = "answered", event.time - self.asked.time
         elif isinstance(event, RoundStarted):
             self.asked = event
             self.sent += sum(event.bytes.values())
@@ -484,11 +447,6 @@ class RunView:
     def site(self, name: str) -> SiteView:
         """Return the view of the site of this name; a new one if no event has named it yet."""
         return self.sites.setdefault(name, SiteView(name))
-
-    def _hear_of(self, site: SiteView, event: SiteReported) -> None:
-        site.heard = event.state
-        if event.state == "answered" and self.asked is not None:
-            site.code, site.seconds = "answered", event.time - self.asked.time
 
     def _take(self, site: SiteView, event: SiteReplied) -> None:
         self.received += event.bytes
@@ -509,22 +467,8 @@ class RunView:
         """The sites that the current round has asked and that have neither answered nor been given up as lost."""
         return [site for site in self.sites.values() if site.asked and not site.code]
 
-    @property
-    def question(self) -> str:
-        """The current question in words, such as "the sum over sites of contingency tables"; empty before the first."""
-        if self.asked is None:
-            return ""
-        of = _VERBS.get(self.asked.verb, self.asked.verb + " of {}").format(
-            _KINDS.get(self.asked.kind, self.asked.kind)
-        )
-        return f"{of}, message {self.asked.turn + 1}" if self.asked.turn else of
-
     def state(self, alive: bool) -> str:
-        """Return the state of the run as one of the keys of :data:`STATES`.
-
-        ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); a run without end or
-        process counts as interrupted.
-        """
+        """Return the run's key of :data:`STATES`; without end or living process (``alive``), it is interrupted."""
         if self.ended is not None:
             return "ended" if self.ended.exit_code else "complete"
         if not alive:
@@ -534,10 +478,7 @@ class RunView:
         return "asking" if self.missing else "computing"
 
     def left(self, now: float) -> float | None:
-        """Return the estimated seconds for the remaining rounds; ``None`` if they cannot be estimated.
-
-        ``now`` is the Unix time. Each remaining round is expected to take the mean time of the finished ones.
-        """
+        """Return the estimated seconds for the remaining rounds, at the mean of the finished; ``None`` if unknown."""
         if not self.expected or not self.rounds or self.asked is None:
             return None
         each = sum(self.rounds) / len(self.rounds)
@@ -547,46 +488,36 @@ class RunView:
     def facts(self, alive: bool, now: float | None = None) -> dict[str, Any]:
         """Return the state of the run as JSON values by name, as ``fedsynth deploy status --json`` prints them.
 
-        ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); ``now`` is the Unix time,
-        by default the clock's. ``began`` is a Unix time; ``elapsed`` and ``left`` are in seconds, sizes in bytes.
-        ``left`` and ``rounds``, the estimates of the time left and of the number of rounds, are ``None`` if unknown;
-        ``end`` holds the fields of :class:`AttemptEnded` or ``None``.
+        ``now`` (default: the clock's) and ``began`` are Unix times; ``elapsed`` and ``left`` are in seconds, sizes in
+        bytes. ``left`` and ``rounds``, the estimates of the time left and of the number of rounds, are ``None`` if
+        unknown; ``end`` holds the fields of :class:`AttemptEnded` or ``None``.
         """
         now = time.time() if now is None else now
-        state = self.state(alive)
+        state, begun, ended = self.state(alive), self.begun, self.ended
         until = now if state in ("connecting", "asking", "computing") else self.last
-        begun, asked, ended = self.begun, self.asked, self.ended
+        unheard = [site for site in self.sites.values() if site.heard in (None, "away")]
+        awaited = ", ".join(site.name for site in (self.missing if state == "asking" else unheard))
+        round_ = self.asked.round if self.asked else 0
+        done = self.advanced
         return {
             "run": begun.run if begun else "",
             "attempt": self.attempt,
             "method": begun.method if begun else "",
             "trust": begun.trust if begun else "",
             "state": state,
-            "words": self._words(state),
-            "round": asked.round if asked else 0,
-            "rounds": max(self.expected, asked.round if asked else 0) if self.expected else None,
-            "question": self.question,
+            "words": ended.message if ended and ended.exit_code else STATES[state].format(awaited or "all sites"),
+            "round": round_,
+            "rounds": max(self.expected, round_) if self.expected else None,
+            "question": _question(self.asked),
             "sites": [self._site_facts(site, state, now) for site in self.sites.values()],
             "bytes_sent": self.sent,
             "bytes_received": self.received,
             "began": begun.time if begun else self.last,
             "elapsed": until - begun.time if begun else 0.0,
             "left": self.left(now) if state in ("asking", "computing") else None,
-            "progress": {"what": self.advanced.what, "done": self.advanced.done, "total": self.advanced.total}
-            if self.advanced
-            else None,
+            "progress": {"what": done.what, "done": done.done, "total": done.total} if done else None,
             "end": msgspec.to_builtins(ended) if ended else None,
         }
-
-    def _words(self, state: str) -> str:
-        if self.ended is not None and self.ended.exit_code:
-            return self.ended.message
-        names = ", ".join(site.name for site in (self.missing if state == "asking" else self._unconnected))
-        return STATES[state].format(names or "all sites")
-
-    @property
-    def _unconnected(self) -> list[SiteView]:
-        return [site for site in self.sites.values() if site.heard in (None, "away")]
 
     def _site_facts(self, site: SiteView, state: str, now: float) -> dict[str, Any]:
         """Return a site's state, what to do about it, its seconds, and those until the run gives it up."""
@@ -621,7 +552,7 @@ STATES = {
 
 
 def attempts(events: Iterable[Event]) -> dict[str, RunView]:
-    """Return the view of each attempt (start or resumption) of a run by its id, in the order in which they began."""
+    """Return the view of each attempt at a run by its id, in the order in which they began."""
     found: dict[str, RunView] = {}
     for event in events:
         found.setdefault(event.attempt, RunView(event.attempt)).receive(event)
@@ -629,10 +560,7 @@ def attempts(events: Iterable[Event]) -> dict[str, RunView]:
 
 
 def last_attempt(file: Path) -> RunView | None:
-    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events.
-
-    An attempt is a start of the run, or a resumption.
-    """
+    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events."""
     views = list(attempts(EventReader(file).new()).values())
     going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
     found = going_on or views
@@ -642,3 +570,127 @@ def last_attempt(file: Path) -> RunView | None:
 def all_runs(folder: Path) -> list[Path]:
     """Return the event files of all runs of the federation in ``folder``, the one written last at the end."""
     return sorted(folder.glob(f"state/*/{FILE}"), key=lambda file: file.stat().st_mtime)
+
+
+def follow(reader: EventReader, view: RunView, unheard: Callable[[], object]) -> Iterator[Event]:
+    """Yield the events of the attempt of ``view`` until it ends; the view has each of them already.
+
+    ``unheard()`` is called from time to time before the attempt has begun, and may raise. Raises
+    :class:`FedsynthError` if the run's process is gone.
+    """
+    patience = time.monotonic() + UNHEARD
+    while view.ended is None:
+        alive = reader.alive()
+        for event in reader.new():
+            if event.attempt == view.attempt:
+                view.receive(event)
+                yield event
+        if view.begun is not None and not alive and view.ended is None:
+            if (complete := reader.file.parents[2] / "runs" / reader.file.parent.name).is_dir():
+                raise FedsynthError(
+                    f"the run is complete, in {complete}; its process at the server ended before it could say so. "
+                    "Messages that are left there are deleted by `fedsynth deploy stop --purge`"
+                )
+            raise FedsynthError(
+                "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
+                "the run was stopped, or the disk is full (the log of `fedsynth deploy serve` says which). Mend "
+                "that and run the same command again: it resumes, and only unanswered rounds are charged"
+            )
+        if view.begun is None and view.ended is None and time.monotonic() > patience:
+            unheard()
+            patience = time.monotonic() + ASKED
+        time.sleep(POLL)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words
+
+
+def line_of(view: RunView, event: Event) -> str:
+    """Return one line of text for an event that ``view`` contains already; empty if it is not to be shown."""
+    if isinstance(event, AttemptBegun):
+        return f"{len(event.sites)} sites; a round waits for them up to {_time(event.deadline)}"
+    if isinstance(event, RoundsExpected):
+        return f"about {event.rounds} rounds in all"
+    if isinstance(event, SiteReported):
+        return "" if event.state == "answered" else f"{event.site} is {event.state}"
+    if isinstance(event, RoundStarted):
+        expected = max(view.expected, event.round) if view.expected else None
+        return f"{_round(event.round, expected, _question(event))}, to {len(event.bytes)} sites"
+    if isinstance(event, SiteReplied):
+        return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
+    if isinstance(event, WorkAdvanced):
+        return f"{event.what}: {event.done} of {event.total}"
+    if event.error == "Incomplete":
+        return "the run pauses: files have to be carried"
+    return "the run is complete" if not event.exit_code else "the run has ended"
+
+
+def lines_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return the :meth:`~RunView.facts` of a run as lines of text: round, sites, bytes, times and its result."""
+    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["began"]))
+    sites = len(facts["sites"])
+    lines = [f"run {facts['run']} ({begun}): {facts['method']} over {sites} sites, trust {facts['trust']}"]
+    if facts["round"]:
+        lines.append(_round(facts["round"], facts["rounds"], facts["question"]))
+    if facts["progress"] and not facts["end"]:
+        lines.append("{what}: {done} of {total}".format_map(facts["progress"]))
+    left = f", about {_time(facts['left'])} left" if facts["left"] is not None else ""
+    sent, received = _bytes(facts["bytes_sent"]), _bytes(facts["bytes_received"])
+    spent = f"sent {sent}, received {received}; {_time(facts['elapsed'])} so far{left}"
+    return [*lines, *_site_lines(facts["sites"]), spent, facts["words"], *end_lines(facts["end"])]
+
+
+def end_lines(end: Mapping[str, Any] | None) -> list[str]:
+    """Return the result of a complete run and its warnings as lines of text, from the :class:`AttemptEnded`."""
+    if end is None or end["exit_code"]:
+        return []
+    lost = [f"sites that missed a round: {', '.join(end['lost'])}"] if end["lost"] else []
+    warnings = [f"WARNING: {warning}" for warning in end["warnings"]]
+    return [f"the table is in {end['folder']}", end["headline"], *warnings, *lost]
+
+
+def _round(number: int, rounds: int | None, question: str) -> str:
+    return f"round {number}{f' of about {rounds}' if rounds else ''}: {question}"
+
+
+def _question(asked: RoundStarted | None) -> str:
+    if asked is None:
+        return ""
+    of = _VERBS.get(asked.verb, asked.verb + " of {}").format(_KINDS.get(asked.kind, asked.kind))
+    return f"{of}, message {asked.turn + 1}" if asked.turn else of
+
+
+def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each site; of more than ``MOST_SITES``, only for those that have not answered."""
+    shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site["state"] != "answered"]
+    width = max((len(site["name"]) for site in shown), default=0)
+    for site in shown[:MOST_SITES]:
+        seconds = f"{site['seconds']:8.1f} s" if site["seconds"] else ""
+        until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
+        lost = f"   lost in {site['lost']} rounds" if site["lost"] > 1 else ""
+        yield f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip()
+        if site["to_do"]:
+            yield f"  {'':{width}}  {site['to_do']}"
+    if len(shown) > MOST_SITES:
+        yield f"  and {len(shown) - MOST_SITES} more that have not answered"
+    if len(shown) < len(sites):
+        yield f"  {len(sites) - len(shown)} sites have answered"
+
+
+def _time(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if whole < 3600:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

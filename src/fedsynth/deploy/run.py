@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedsynth.deploy.files.server import over_files
-from fedsynth.deploy.progress import AttemptEnded, EventReader, WorkAdvanced, events_file, run_watched
+from fedsynth.deploy.progress import AttemptEnded, EventReader, RunView, WorkAdvanced, events_file, follow, run_watched
 from fedsynth.errors import FedsynthError
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.progress import Progress, shown
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 
-POLL = 0.5  # s between two reads of the event log
-ASKED = 10.0  # s between two requests to Flower for the run's status
 _log = logging.getLogger(__name__)
 
 
@@ -45,12 +42,11 @@ class FederationRun:
     ) -> Synthesizer:
         """Make the run over the sites, or resume it, and return its synthesizer; of a complete run, just return it.
 
-        By default Flower carries the messages, and the run goes on at the server, as by ``fedsynth deploy run``;
-        ``connection`` is the name under which Flower's config.toml lists it, and ``database`` the file of its SuperLink
-        (default: ``server/superlink.db`` in the folder), from which the messages are deleted at the end. With
-        ``exchange``, the folder that carries files, the run goes on in this process and waits for the sites;
-        ``without`` names sites that cannot answer. ``progress`` shows progress bars, or is a callback. Raises the
-        errors that end a run, after which the same call resumes it.
+        By default Flower carries the messages, and the run goes on at the server; ``connection`` is the name under
+        which Flower's config.toml lists it, and ``database`` the file of its SuperLink, from which the messages are
+        deleted at the end. With ``exchange``, the folder that carries files, the run goes on in this process and waits
+        for the sites; ``without`` names sites that cannot answer. ``progress`` shows progress bars, or is a callback.
+        Raises the errors that end a run, after which the same call resumes it.
         """
         if not self.out.is_run:
             with shown(progress) as report:
@@ -76,7 +72,12 @@ class FederationRun:
         control = FlowerControl(self.folder, connection)
         reader = EventReader(events_file(self.folder, self.job.deployed.run))
         attempt = control.start()
-        ended = _follow(reader, attempt, lambda: control.status(attempt), progress)
+
+        def unheard() -> None:
+            if said := control.require_begun(attempt):
+                _log.warning("%s", said)
+
+        ended = _follow(reader, attempt, unheard, progress)
         try:
             purge_after(control, attempt, database or self.folder / "server" / "superlink.db")
         except FedsynthError as error:
@@ -85,30 +86,19 @@ class FederationRun:
             raise FedsynthError(f"the run ended: {ended.message}; call fit again to resume it")
 
 
-def _follow(
-    reader: EventReader, attempt: str, status: Callable[[], tuple[str, str]], progress: Progress
-) -> AttemptEnded:
-    """Return the last event of an attempt, and report the method's progress until then."""
-    asked, over = time.monotonic(), ""
-    while True:
-        for event in reader.new():
-            if event.attempt == attempt and isinstance(event, WorkAdvanced):
-                progress(event.what, event.done, event.total)
-            elif event.attempt == attempt and isinstance(event, AttemptEnded):
-                return event
-        if over:
-            raise FedsynthError(f"Flower ended the run ({over}); the log of `fedsynth deploy serve` says more")
-        if time.monotonic() - asked > ASKED:
-            found, details = status()
-            asked, over = time.monotonic(), f"{found}: {details}" if found.startswith("finished") else ""
-        time.sleep(POLL)
+def _follow(reader: EventReader, attempt: str, unheard: Callable[[], object], progress: Progress) -> AttemptEnded:
+    view = RunView(attempt)
+    for event in follow(reader, view, unheard):
+        if isinstance(event, WorkAdvanced):
+            progress(event.what, event.done, event.total)
+    assert view.ended is not None
+    return view.ended
 
 
 def load_run(folder: Path | str) -> FederationRun:
     """Return the run of a federation of real sites, from the folder that ``fedsynth deploy init`` wrote.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for a folder without a job, or with one that cannot run, and
-    :class:`~fedsynth.errors.Unsupported` for the job of a simulation.
+    Raises :class:`~fedsynth.errors.FedsynthError` for another folder, and for the job of a simulation.
     """
     home = Path(folder)
     if not (home / "job.toml").is_file():

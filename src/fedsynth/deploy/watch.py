@@ -17,19 +17,14 @@ HOST = "127.0.0.1"
 
 
 class WatchPage(ThreadingHTTPServer):
-    """A web server that shows a run's progress on a live page of this machine, under a secret path.
-
-    It is an ``http.server`` server: call ``serve_forever()``. Only requests to 127.0.0.1 with the secret path are
-    answered.
-    """
+    """A web server that shows a run's progress on a live page of this machine, under a secret path."""
 
     daemon_threads = True
 
     def __init__(self, facts: Callable[[], dict[str, Any]], port: int = 0) -> None:
-        """Listen on ``port`` of the loopback interface (0: any free port).
+        """Listen on ``port`` of the loopback interface (0: any free port); raises ``OSError`` if it is taken.
 
-        ``facts()`` is called for each update of the page and returns the run's view
-        (:meth:`~fedsynth.deploy.progress.RunView.facts`). Raises ``OSError`` if the port is taken.
+        ``facts()`` is called for each update and returns the view with its ``lines``, or an empty ``run``.
         """
         super().__init__((HOST, port), _Request)
         self.facts = facts

@@ -214,7 +214,6 @@ def account(
 
 
 def _verdict(found: AuditResult, noted: str, json_: bool, facts: dict[str, Any], lines: list[str]) -> int:
-    """Print what a record says and whether it is intact; return the exit code."""
     wrong = [found.fault] if found.fault else []
     if noted and not found.noted_at:
         wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
@@ -228,7 +227,6 @@ def _verdict(found: AuditResult, noted: str, json_: bool, facts: dict[str, Any],
 
 
 def _charge_lost(config: SiteConfig, book: Book, restored: str, began: tuple[str, ...], yes: bool, json_: bool) -> None:
-    """Charge what a restored backup lacks, once it is confirmed."""
     from fedsynth.deploy.backup import lost_row
     from fedsynth.privacy.cost import Budget
 
@@ -240,7 +238,6 @@ def _charge_lost(config: SiteConfig, book: Book, restored: str, began: tuple[str
 
 
 def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]]:
-    """Return what a site has spent, and its open runs, for programs and as lines of text."""
     from fedsynth.deploy.host.checks import account_text
     from fedsynth.federation.agreement import Agreement
     from fedsynth.privacy.cost import to_json

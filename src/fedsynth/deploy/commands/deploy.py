@@ -9,16 +9,12 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
 from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
 from fedsynth.runs.job import Deployment, Job
-
-if TYPE_CHECKING:
-    pass
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The server's side
@@ -61,7 +57,7 @@ def deploy_init(
         place of the default.
     """
     from fedsynth.deploy.enrolment import AUTHORITY
-    from fedsynth.deploy.flower.services import NO_UNITS
+    from fedsynth.deploy.flower.files import NO_UNITS
     from fedsynth.deploy.flower.setup import write_federation
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
@@ -155,17 +151,14 @@ def site_serve(
     if exchange is not None:
         _serve_files(folder, exchange, once=once, json_=json_)
         return
-    from fedsynth.deploy.flower.node import Connection, FlowerNode
+    from fedsynth.deploy.flower.node import FlowerNode
 
-    connection = Connection.of(load_site_config(folder))
-    if superlink:
-        connection = dataclasses.replace(connection, superlink=superlink)
-    node = FlowerNode(folder, connection)
+    config = load_site_config(folder)
+    node = FlowerNode(folder, dataclasses.replace(config, superlink=superlink or config.superlink))
     serve_until_stopped(node.serve, node.stop)
 
 
 def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> None:
-    """Answer what lies in the folder of an exchange, until stopped or just once."""
     import logging
 
     from fedsynth.deploy.files.site import FileAnswerer

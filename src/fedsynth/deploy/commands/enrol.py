@@ -69,8 +69,7 @@ def site_join(
 
 def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_counts: bool, json_: bool) -> None:
     from fedsynth.deploy.enrolment import check_folder, join
-    from fedsynth.deploy.flower.files import site_files
-    from fedsynth.deploy.flower.services import NO_UNITS
+    from fedsynth.deploy.flower.files import NO_UNITS, site_files
     from fedsynth.schema import Schema
 
     terms = invitation.terms
@@ -118,14 +117,14 @@ def _accept(admission: Admission, folder: Path, given: Sequence[str], replace: b
         changed = "" if old is None else f"\nThis roster DIFFERS from the one before: {difference(old, roster)}."
         shown = f"The roster of the federation, {len(roster.members)} sites:\n{names}{changed}"
         compare(shown, roster.fingerprint, "Do all other sites read out the same by phone?", given, json_)
-    acceptance, path = accept(admission, config)
+    _, path = accept(admission, config)
     facts = {
         "site": config.name,
         "roster": roster.fingerprint,
         "acceptance": str(path),
         "sites": list(roster.identities),
     }
-    lacking = [name for name in admission.members.unsigned if name != acceptance.site]
+    lacking = [name for name in admission.members.unsigned if name != config.name]
     others = f"not signed yet by {', '.join(lacking)}" if lacking else "all other sites have signed the roster"
     known = config.name in admission.members.accepted
     send = "" if known else f"Send {path} to the coordinator by any channel.\n"
@@ -178,12 +177,12 @@ def deploy_admit(
     """
     from fedsynth.deploy.certificates import Authority
     from fedsynth.deploy.enrolment import AUTHORITY, Enrolment
-    from fedsynth.deploy.roster import Acceptance, JoinRequest, load_either
+    from fedsynth.deploy.roster import JoinRequest, SignedRoster, load_either
 
     enrolment = Enrolment.load(folder)
-    found = [load_either(path, JoinRequest, Acceptance) for path in received]
+    found = [load_either(path, JoinRequest, SignedRoster) for path in received]
     requests = [one for one in found if isinstance(one, JoinRequest)]
-    acceptances = {one.site: one for one in found if isinstance(one, Acceptance)}
+    signed = [one for one in found if isinstance(one, SignedRoster)]
     authority = Authority.load(ca_key or folder / AUTHORITY, folder / "server" / "ca.crt") if requests else None
     compared = {}
     replaced = []
@@ -201,7 +200,7 @@ def deploy_admit(
         enrolment.check(request, replace=replace)  # again: two of them may have one key
         assert authority is not None
         enrolment = enrolment.admit(request, authority)
-    members = enrolment.publish(acceptances)
+    members = enrolment.publish(signed)
     home = folder / "admitted"
     register = [
         shlex.join(["flwr", "supernode", "register", str(home / f"{name}.pub"), "federation", "--name", name])
@@ -306,7 +305,7 @@ def deploy_try(
         signal.signal(number, signal.default_int_handler)
     place = Path(tempfile.mkdtemp(prefix="fedsynth-rehearsal-"))
     try:
-        took = rehearse(folder, tables, place, out, force=force, tell=tell)
+        seconds, exchanges = rehearse(folder, tables, place, out, force=force, tell=tell)
     except (errors.FedsynthError, TimeoutError) as error:
         kind = type(error) if isinstance(error, errors.FedsynthError) else errors.FedsynthError
         raise kind(f"{error} (logs of the processes are in {place}; delete it when you are done)") from error
@@ -314,12 +313,12 @@ def deploy_try(
         shutil.rmtree(place, ignore_errors=True)
         raise
     shutil.rmtree(place)
-    each = took.seconds / max(1, took.exchanges)
-    facts = {"folder": str(out), "seconds": round(took.seconds, 1), "exchanges": took.exchanges}
+    each = seconds / max(1, exchanges)
+    facts = {"folder": str(out), "seconds": round(seconds, 1), "exchanges": exchanges}
     say(
         json_,
         {**facts, "rows": {name: len(part) for name, part in tables.items()}},
-        f"The run took {took.seconds:.0f} s with {took.exchanges} exchanges, {each:.1f} s each, on this machine.\n"
+        f"The run took {seconds:.0f} s with {exchanges} exchanges, {each:.1f} s each, on this machine.\n"
         f"The result is in {out}, laid out like that of a real run. All processes have ended.",
     )
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedsynth.cli.options import say
 from fedsynth.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from fedsynth.deploy.backup import BackupContents
 
 
 def backup(folder: Path, to: Path, /, *, with_rows: bool = False, json_: bool = False) -> None:
@@ -34,48 +38,32 @@ def backup(folder: Path, to: Path, /, *, with_rows: bool = False, json_: bool = 
         Include the copies of a site's rows from which runs that are not closed yet are answered: rows of real people.
         Without it, the site cannot go on with these runs after a restore.
     """
-    from fedsynth.deploy.host.config import FILE
+    from fedsynth.deploy.backup import back_up_server, back_up_site
+    from fedsynth.deploy.host.config import FILE, load_site_config
 
-    if (folder / FILE).is_file():
-        _back_up_site(folder, to, with_rows, json_)
-    elif with_rows:
-        raise InvalidParameter(f"--with-rows is for a site, and {folder} has no {FILE}; leave it out")
-    else:
-        _back_up_server(folder, to, json_)
-
-
-def _back_up_site(folder: Path, to: Path, with_rows: bool, json_: bool) -> None:
-    from fedsynth.deploy.backup import back_up_site
-    from fedsynth.deploy.host.config import load_site_config
-
-    config = load_site_config(folder)
-    contents, elsewhere = back_up_site(config, to, with_rows=with_rows)
-    facts = {
-        "name": config.name,
-        "backup": str(to),
-        "made": contents.made,
-        "row": contents.row,
-        "files": sorted(contents.files),
-        "elsewhere": [str(path) for path in elsewhere],
-    }
-    lines = [
-        f"{to}: {config.name} as of audit row {contents.row}, {len(contents.files)} files, the site's secret among them"
-    ]
+    if not (folder / FILE).is_file():
+        if with_rows:
+            raise InvalidParameter(f"--with-rows is for a site, and {folder} has no {FILE}; leave it out")
+        contents = back_up_server(folder, to)
+        facts = {"backup": str(to), "made": contents.made, "files": sorted(contents.files)}
+        say(json_, facts, f"{to}: {folder}, {len(contents.files)} files, the coordinator's secret among them")
+        return
+    contents, elsewhere = back_up_site(load_site_config(folder), to, with_rows=with_rows)
+    files = f"{len(contents.files)} files, the site's secret among them"
+    lines = [f"{to}: {contents.name} as of audit row {contents.row}, {files}"]
     lines += [f"not included, since it is outside the folder: {path}" for path in elsewhere]
     if not with_rows:
         lines.append(
             "Rows are not included: after a restore, this site cannot go on with the runs that are open now "
             "(--with-rows)."
         )
+    facts = {**_facts(contents), "backup": str(to), "elsewhere": [str(path) for path in elsewhere]}
     say(json_, facts, "\n".join(lines))
 
 
-def _back_up_server(folder: Path, to: Path, json_: bool) -> None:
-    from fedsynth.deploy.backup import back_up_server
-
-    contents = back_up_server(folder, to)
-    facts = {"backup": str(to), "made": contents.made, "files": sorted(contents.files)}
-    say(json_, facts, f"{to}: {folder}, {len(contents.files)} files, the coordinator's secret among them")
+def _facts(contents: BackupContents) -> dict[str, Any]:
+    made = {name: getattr(contents, name) for name in ("name", "made", "row")}
+    return {**made, "files": sorted(contents.files)}
 
 
 def restore(archive: Path, folder: Path, /, *, replace: bool = False, json_: bool = False) -> None:
@@ -105,31 +93,26 @@ def restore(archive: Path, folder: Path, /, *, replace: bool = False, json_: boo
         Replace files of a site that exist already; they are kept beside the restored ones, as NAME.before-restore-...
         Without it, FOLDER must be new or empty.
     """
-    from fedsynth.deploy.backup import kind_of
+    from fedsynth.deploy.backup import kind_of, restore_server, restore_site
 
-    if kind_of(archive) == "site":
-        _restore_site(archive, folder, replace, json_)
-    elif replace:
-        raise InvalidParameter(f"{archive} is the backup of a server, and --replace is for a site; leave it out")
-    else:
-        _restore_server(archive, folder, json_)
-
-
-def _restore_site(archive: Path, folder: Path, replace: bool, json_: bool) -> None:
-    from fedsynth.deploy.backup import restore_site
-
+    if kind_of(archive) == "server":
+        if replace:
+            raise InvalidParameter(f"{archive} is the backup of a server, and --replace is for a site; leave it out")
+        contents = restore_server(archive, folder)
+        facts = {"made": contents.made, "files": sorted(contents.files)}
+        lines = [
+            f"{folder}: {contents.name} as of {contents.made}, {len(contents.files)} files",
+            "If the folder's path has changed, correct it in app/pyproject.toml and server/config.toml.",
+            "If a run has asked anything since the backup was made, write a new name as `run` into the section "
+            "[deployment] of job.toml.",
+        ]
+        say(json_, facts, "\n".join(lines))
+        return
     contents, aside = restore_site(archive, folder, replace=replace)
-    facts = {
-        "name": contents.name,
-        "made": contents.made,
-        "row": contents.row,
-        "files": sorted(contents.files),
-        "aside": [str(path) for path in aside],
-    }
     where = shlex.quote(str(folder))
-    lines = [f"{folder}: {contents.name} as of {contents.made}, audit row {contents.row}, {len(contents.files)} files"]
-    lines += [f"kept aside: {path}" for path in aside]
-    lines += [
+    lines = [
+        f"{folder}: {contents.name} as of {contents.made}, audit row {contents.row}, {len(contents.files)} files",
+        *(f"kept aside: {path}" for path in aside),
         "",
         f"Next: ask the coordinator for the entry of {contents.name!r} in state/seen.json. If the number that it "
         f"begins with is not above {contents.row}, nothing is missing.",
@@ -138,18 +121,4 @@ def _restore_site(archive: Path, folder: Path, replace: bool, json_: bool) -> No
         f"  fedsynth account {where} --restored ENTRY --began RUN",
         f"  fedsynth site check {where}",
     ]
-    say(json_, facts, "\n".join(lines))
-
-
-def _restore_server(archive: Path, folder: Path, json_: bool) -> None:
-    from fedsynth.deploy.backup import restore_server
-
-    contents = restore_server(archive, folder)
-    facts = {"made": contents.made, "files": sorted(contents.files)}
-    lines = [
-        f"{folder}: {contents.name} as of {contents.made}, {len(contents.files)} files",
-        "If the folder's path has changed, correct it in app/pyproject.toml and server/config.toml.",
-        "If a run has asked anything since the backup was made, write a new name as `run` into the section "
-        "[deployment] of job.toml.",
-    ]
-    say(json_, facts, "\n".join(lines))
+    say(json_, {**_facts(contents), "aside": [str(path) for path in aside]}, "\n".join(lines))

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from fedsynth.runs.job import Job
     from fedsynth.schema import Schema
 
-POLL = 0.5  # s between two reads of the event log
-UNHEARD = 20.0  # s without a first event until Flower is asked for the run's status
-ASKED = 10.0  # s between two such requests to Flower
-MOST_SITES = 20  # a federation of more sites lists only those that have not answered
 SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
 _FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
 
@@ -154,11 +150,15 @@ def _over_flower(
     *,
     json_: bool,
 ) -> RunView:
-    """Start a run at the SuperLink, show it until it ends, and delete its messages there."""
     from fedsynth.deploy.flower.control import FlowerControl
     from fedsynth.deploy.progress import estimate
 
     control = FlowerControl(folder, connection)
+
+    def unheard() -> None:
+        if said := control.require_begun(attempt):
+            print(said, file=sys.stderr)
+
     try:
         attempt = control.start()
         if not json_:
@@ -168,7 +168,7 @@ def _over_flower(
             target=_uninterrupted, args=(estimate, job, schema, reader.file, attempt), daemon=True
         )
         aside.start()
-        view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
+        view = _follow(reader, attempt, json_, unheard)
     except KeyboardInterrupt:
         print(
             f"\nthe run goes on at the server if it was taken on; `fedsynth deploy status {folder}` shows it again, "
@@ -183,7 +183,6 @@ def _over_flower(
 def _over_files(
     job: Job, folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
 ) -> RunView:
-    """Run the job over files in a thread of this process, and show it until it ends."""
     from fedsynth.deploy.files.server import over_files
     from fedsynth.deploy.progress import run_watched
 
@@ -212,7 +211,6 @@ def _over_files(
 
 
 def _ready(folder: Path) -> tuple[Job, Schema]:
-    """Return the job and the schema of a federation; raises the errors that would end the run at once."""
     from fedsynth.runs.job import Job
     from fedsynth.runs.state import load_coordinator
     from fedsynth.schema import Schema
@@ -254,180 +252,41 @@ def _uninterrupted(work: Callable[..., None], *arguments: Any) -> None:
     _quietly(work)(*arguments)
 
 
-def _unheard(control: FlowerControl, attempt: str) -> None:
-    """Raise :class:`FedsynthError` if Flower says that a run without any event has ended."""
-    status, details = control.status(attempt)
-    if status.startswith("finished"):
-        raise errors.FedsynthError(
-            f"Flower ended the run before it began ({status}: {details}); the log of `fedsynth deploy serve` shows why"
-        )
-    if status == "pending":
-        print("no process has taken on the run yet; does `fedsynth deploy serve` run at the server?", file=sys.stderr)
+def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], object]) -> RunView:
+    from fedsynth.deploy.progress import RunView, follow
 
-
-def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], None]) -> RunView:
-    """Show the events of an attempt until it ends, and return its view; raises if its process is gone.
-
-    ``unheard()`` is called from time to time while there are no events.
-    """
-    import msgspec
-
-    from fedsynth.deploy.progress import RunView
-
-    view, patience = RunView(attempt), time.monotonic() + UNHEARD
+    view = RunView(attempt)
     with _screen(view, reader, json_) as shown:
-        while view.ended is None:
-            alive = reader.alive()
-            for event in reader.new():
-                if event.attempt != attempt:
-                    continue
-                view.receive(event)
-                if json_:
-                    print(msgspec.json.encode(event).decode(), flush=True)
-                else:
-                    shown(event)
-            if view.begun is not None and not alive and view.ended is None:
-                if (complete := reader.file.parents[2] / "runs" / reader.file.parent.name).is_dir():
-                    raise errors.FedsynthError(
-                        f"the run is complete, in {complete}; its process at the server ended before it could say so. "
-                        "Messages that are left there are deleted by `fedsynth deploy stop --purge`"
-                    )
-                raise errors.FedsynthError(
-                    "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
-                    "the run was stopped, or the disk is full (the log of `fedsynth deploy serve` says which). Mend "
-                    "that and run the same command again: it resumes, and only unanswered rounds are charged"
-                )
-            if view.begun is None and time.monotonic() > patience:
-                unheard()
-                patience = time.monotonic() + ASKED
-            time.sleep(POLL)
+        for event in follow(reader, view, unheard):
+            shown(event)
     return view
 
 
 @contextlib.contextmanager
 def _screen(view: RunView, reader: EventReader, json_: bool) -> Iterator[Callable[[Event], None]]:
-    """Yield a function that shows an event: by a live display on a terminal, by a line of text elsewhere."""
+    import msgspec
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
+
+    from fedsynth.deploy.progress import line_of, lines_of
+
+    def line(event: Event) -> None:
+        if json_:
+            print(msgspec.json.encode(event).decode(), flush=True)
+        elif text := line_of(view, event):
+            print(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {text}", flush=True)
 
     console = Console()
     if json_ or not console.is_terminal:
-        yield lambda event: _print_line(view, event)
+        yield line
         return
 
-    class Picture:
-        def __rich__(self) -> Any:
-            from rich.text import Text
+    def picture() -> Text:
+        return Text("\n".join(lines_of(view.facts(reader.alive()))))
 
-            return Text("\n".join(lines_of(view.facts(reader.alive()))))
-
-    with Live(Picture(), console=console, refresh_per_second=2):
+    with Live(get_renderable=picture, console=console, refresh_per_second=2):
         yield lambda event: None
-
-
-def _print_line(view: RunView, event: Event) -> None:
-    if text := line_of(view, event):
-        print(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {text}", flush=True)
-
-
-def line_of(view: RunView, event: Event) -> str:
-    """Return one line of text for an event of a run, for an output that is no terminal; empty if it is not to be shown.
-
-    ``view`` is the state of the run, which contains the event already.
-    """
-    from fedsynth.deploy.progress import (
-        WORDS,
-        AttemptBegun,
-        RoundsExpected,
-        RoundStarted,
-        SiteReplied,
-        SiteReported,
-        WorkAdvanced,
-    )
-
-    if isinstance(event, AttemptBegun):
-        return f"{len(event.sites)} sites; a round waits for them up to {_time(event.deadline)}"
-    if isinstance(event, RoundsExpected):
-        return f"about {event.rounds} rounds in all"
-    if isinstance(event, SiteReported):
-        return "" if event.state == "answered" else f"{event.site} is {event.state}"
-    if isinstance(event, RoundStarted):
-        total = f" of about {max(view.expected, event.round)}" if view.expected else ""
-        return f"round {event.round}{total}: {view.question}, to {len(event.bytes)} sites"
-    if isinstance(event, SiteReplied):
-        return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
-    if isinstance(event, WorkAdvanced):
-        return f"{event.what}: {event.done} of {event.total}"
-    if event.error == "Incomplete":
-        return "the run pauses: files have to be carried"
-    return "the run is complete" if not event.exit_code else "the run has ended"
-
-
-def lines_of(facts: Mapping[str, Any]) -> list[str]:
-    """Return the state of a run as lines of text: round, sites, bytes, times and, at the end, its result.
-
-    ``facts`` is the output of :meth:`~fedsynth.deploy.progress.RunView.facts`.
-    """
-    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["began"]))
-    lines = [
-        f"run {facts['run']} ({begun}): {facts['method']} over {len(facts['sites'])} sites, trust {facts['trust']}"
-    ]
-    if facts["round"]:
-        total = f" of about {facts['rounds']}" if facts["rounds"] else ""
-        lines.append(f"round {facts['round']}{total}: {facts['question']}")
-    if facts["progress"] and not facts["end"]:
-        lines.append("{what}: {done} of {total}".format_map(facts["progress"]))
-    lines += _site_lines(facts["sites"])
-    left = f", about {_time(facts['left'])} left" if facts["left"] is not None else ""
-    lines.append(
-        f"sent {_bytes(facts['bytes_sent'])}, received {_bytes(facts['bytes_received'])}; "
-        f"{_time(facts['elapsed'])} so far{left}"
-    )
-    return [*lines, facts["words"], *_end_lines(facts["end"])]
-
-
-def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each site; of more than ``MOST_SITES``, only for those that have not answered."""
-    shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site["state"] != "answered"]
-    width = max((len(site["name"]) for site in shown), default=0)
-    for site in shown[:MOST_SITES]:
-        seconds = f"{site['seconds']:8.1f} s" if site["seconds"] else ""
-        until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
-        lost = f"   lost in {site['lost']} rounds" if site["lost"] > 1 else ""
-        yield f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip()
-        if site["to_do"]:
-            yield f"  {'':{width}}  {site['to_do']}"
-    if len(shown) > MOST_SITES:
-        yield f"  and {len(shown) - MOST_SITES} more that have not answered"
-    if len(shown) < len(sites):
-        yield f"  {len(sites) - len(shown)} sites have answered"
-
-
-def _end_lines(end: Mapping[str, Any] | None) -> list[str]:
-    """Return the result of a complete run and its warnings as lines of text."""
-    if end is None or end["exit_code"]:
-        return []
-    lost = [f"sites that missed a round: {', '.join(end['lost'])}"] if end["lost"] else []
-    warnings = [f"WARNING: {warning}" for warning in end["warnings"]]
-    return [f"the table is in {end['folder']}", end["headline"], *warnings, *lost]
-
-
-def _time(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 100:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if whole < 3600:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) -> None:
@@ -444,15 +303,15 @@ def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) ->
 
 
 def _report(view: RunView, json_: bool) -> int:
-    """Print how a run ended, and return its exit code."""
     import msgspec
 
+    from fedsynth.deploy.progress import end_lines
     from fedsynth.runs.folder import RunFolder
 
     assert view.ended is not None
     if not json_ and not view.ended.exit_code:
         hidden = RunFolder(Path(view.ended.folder)).hidden()  # None if the folder is on another machine
-        print("\n".join([*_end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
+        print("\n".join([*end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
     elif not json_:
         print(f"fedsynth: {view.ended.message}", file=sys.stderr)
     return view.ended.exit_code
@@ -493,6 +352,7 @@ def deploy_status(
     port
         With --watch: port of this machine at which the page is served; 0: any free port.
     """
+    from fedsynth.deploy.progress import lines_of
     from fedsynth.runs.ending import unacknowledged
 
     if watch and (all_ or json_):
@@ -511,17 +371,20 @@ def deploy_status(
 
 
 def _watch(folder: Path, port: int) -> None:
+    from fedsynth.deploy.progress import lines_of
     from fedsynth.deploy.watch import WatchPage
 
+    def shown() -> dict[str, Any]:
+        return {**runs[-1], "lines": lines_of(runs[-1])} if (runs := _runs(folder)) else {"run": ""}
+
     _require_federation(folder)
-    with WatchPage(lambda: (_runs(folder) or [{"run": ""}])[-1], port) as page:
+    with WatchPage(shown, port) as page:
         print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             page.serve_forever()
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
-    """Return the view of the last attempt at each run that began, the newest run at the end."""
     from fedsynth.deploy.progress import EventReader, all_runs, last_attempt
 
     _require_federation(folder)
@@ -587,7 +450,6 @@ def deploy_stop(
 
 
 def _stop(folder: Path, connection: str) -> tuple[str, str] | None:
-    """Stop the run that is going on, and return its name and attempt; ``None`` if none is."""
     from fedsynth.deploy.flower.control import FlowerControl
     from fedsynth.deploy.progress import AttemptEnded, EventLog, EventReader, all_runs, last_attempt
 

@@ -29,9 +29,8 @@ Stamp = tuple[int, int, int]
 class ExchangeFolder:
     """The folder ``EXCHANGE/SITE/PART`` of exchanged files, where ``part`` is ``requests`` or ``replies``.
 
-    Server and site may each hold a copy of ``exchange``, between which somebody carries the files. A folder that does
-    not exist is read as an empty one, and created by writing. The folder ``exchange`` itself must exist: all methods
-    raise ``OSError`` otherwise, or if it cannot be used.
+    A folder that does not exist is read as an empty one, and created by writing. The folder ``exchange`` itself must
+    exist: all methods raise ``OSError`` otherwise, or if it cannot be used.
     """
 
     exchange: Path
@@ -57,10 +56,7 @@ class ExchangeFolder:
             return [] if folder is None else os.listdir(folder)
 
     def stamp(self, file: str) -> Stamp | None:
-        """Return inode, size in bytes and modification time in nanoseconds of a file, by which a change is noticed.
-
-        ``file`` is the file's name in this folder. Returns ``None`` if there is no regular file of that name.
-        """
+        """Return inode, size in bytes and modification time (ns) of a regular file, by which a change is noticed."""
         with self._opened() as folder:
             if folder is None:
                 return None
@@ -69,10 +65,7 @@ class ExchangeFolder:
         return None
 
     def read(self, file: str, largest: int) -> bytes | None:
-        """Return the bytes of the file named ``file`` in this folder.
-
-        Returns ``None`` if there is no regular file of that name, or if it has more than ``largest`` bytes.
-        """
+        """Return the bytes of a file; ``None`` if it is no regular file, or has more than ``largest`` bytes."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._opened() as folder:
             if folder is None or self.stamp(file) is None:  # opening a device may do something
@@ -89,10 +82,7 @@ class ExchangeFolder:
         return data if len(data) <= largest else None
 
     def write(self, file: str, data: bytes) -> None:
-        """Write ``data`` to the file named ``file`` in this folder, completely or not at all.
-
-        Raises ``OSError`` if that fails.
-        """
+        """Write ``data`` to a file, completely or not at all; raises ``OSError`` if that fails."""
         partial = f".{file}.partial"  # the same each time: the next attempt replaces what a crash left behind
         with self._opened(make=True) as folder:
             with contextlib.suppress(FileNotFoundError):
@@ -106,14 +96,14 @@ class ExchangeFolder:
                 os.rename(partial, file, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, file: str) -> None:
-        """Remove the file named ``file`` from this folder if it exists; raises ``OSError`` if that fails."""
+        """Remove a file if it exists; raises ``OSError`` if that fails."""
         with self._opened() as folder:
             if folder is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(file, dir_fd=folder)
 
     def remove_run(self, run: str) -> None:
-        """Remove all messages of the run named ``run`` from this folder, complete or partly written."""
+        """Remove all messages of a run from this folder, complete or partly written."""
         with self._opened() as folder:
             for file in [] if folder is None else os.listdir(folder):
                 name = named(file.removeprefix(".").removesuffix(".partial"))
@@ -146,10 +136,7 @@ class ReadTimes:
     _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
 
     def worth_reading(self, file: str, stamp: Stamp) -> bool:
-        """Whether to read a file now: it is new, has changed, or was last read long ago. Counts as reading it.
-
-        ``file`` is its name, ``stamp`` its present :meth:`ExchangeFolder.stamp`; long ago is :data:`AGAIN` seconds.
-        """
+        """Whether to read a file now (then taken as read): it is new, changed, or was read :data:`AGAIN` s ago."""
         before, when = self._seen.get(file, (None, 0.0))
         now = time.monotonic()
         if stamp == before and now - when < AGAIN:
@@ -158,7 +145,7 @@ class ReadTimes:
         return True
 
     def keep(self, files: Collection[str]) -> None:
-        """Forget when files were last read, except for the files with the names ``files``."""
+        """Forget when other files than these were last read."""
         self._seen = {file: seen for file, seen in self._seen.items() if file in files}
 
 

@@ -28,10 +28,8 @@ _NAME = re.compile(
 class MessageName:
     """The name of a request or reply file without its ending: which message of which run it holds.
 
-    ``run`` is the run's name, ``step`` numbers the run's questions and ``turn`` the messages of a question, both from
-    0, and ``digest`` is the first half of the message's digest (32 hex digits). ``attempt`` (16 hex digits) is the
-    request's, so that a message that is sent again gets another file name; it is empty in a name that stands for all
-    files of a message.
+    ``digest`` is the first half of the message's digest (32 hex digits). ``attempt`` (16 hex digits) is the request's,
+    so that a message that is sent again gets another file name; it is empty in a name for all files of a message.
     """
 
     run: str
@@ -77,7 +75,7 @@ class MessageName:
 
     @property
     def without_attempt(self) -> MessageName:
-        """The same name with an empty ``attempt``: equal for all files of one message, which may be sent again."""
+        """The same name with an empty ``attempt``."""
         return replace(self, attempt="")
 
     @property

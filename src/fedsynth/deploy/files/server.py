@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from fedsynth.deploy.files.folder import ExchangeFolder, ReadTimes, require_exchange
@@ -31,10 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class RepliesMissing(Incomplete):
-    """Raised by a run over files that does not wait for replies, once it has written all requests that it can.
-
-    The message says which files to carry where. ``missing`` lists the paths of unanswered request files by site.
-    """
+    """Raised by a run over files that does not wait: says which files (``missing``, by site) to carry where."""
 
     def __init__(self, message: str, missing: Mapping[str, Sequence[Path]]) -> None:
         """Take the message, and the unanswered request files by site."""
@@ -42,79 +39,49 @@ class RepliesMissing(Incomplete):
         self.missing = missing
 
 
+@dataclass(eq=False)
 class FileTransport:
     """Transport over files: writes requests to sites as files in a folder, and reads their replies there.
 
-    It is a :class:`~fedsynth.federation.transport.Transport`, with one file for each message. A request is
-    ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site sends no valid
-    reply within ``deadline`` seconds, :meth:`exchange` yields a reply with the code ``lost`` in its place, and the
-    request is withdrawn: its file is removed, and a late reply to it is ignored.
+    It is a :class:`~fedsynth.federation.transport.Transport`. A request is the file ``SITE/requests/NAME.request`` of
+    ``folder``, which must exist, its reply ``SITE/replies/NAME.reply``. If a site sends no valid reply within
+    ``deadline`` seconds (maybe several days; a resumed run starts from zero), :meth:`exchange` yields a reply with the
+    code ``lost`` in its place, and the request is withdrawn: its file is removed, and a late reply to it is ignored.
 
-    Parameters
-    ----------
-    exchange
-        Folder that carries the files, which must exist.
-    sites
-        Names of all sites of the federation (the roster).
-    deadline
-        Most seconds to wait in one call of :meth:`exchange`; it may be several days. A resumed run starts waiting from
-        zero.
-    wait
-        Whether to wait for replies. Otherwise there is no deadline: a call of :meth:`exchange` with missing replies
-        raises :class:`RepliesMissing` once all requests are written.
-    without
-        Names of sites that this transport does not ask; they count as lost.
-    withdrawn
-        File that lists the requests that were refused or given up, so that an old copy of such a request and its reply
-        is ignored; it is created when needed. ``None``: the list is kept in memory only.
-    poll
-        Seconds between two searches for replies.
+    Unless ``wait`` is true, there is no deadline: a call of :meth:`exchange` with missing replies raises
+    :class:`RepliesMissing` once all requests are written. ``without`` names sites that are not asked and count as lost;
+    unknown ones raise :class:`InvalidParameter`. ``withdrawn`` is the file that lists the requests that were refused or
+    given up, so that an old copy of such a request and its reply is ignored; without it, the list is kept in memory
+    only. ``poll`` is the time in seconds between two searches for replies.
     """
 
-    def __init__(
-        self,
-        exchange: Path,
-        sites: Sequence[str],
-        deadline: float,
-        *,
-        wait: bool = True,
-        without: Collection[str] = (),
-        withdrawn: Path | None = None,
-        poll: float = POLL,
-    ) -> None:
-        """Take the parameters; nothing is written yet. Raises :class:`InvalidParameter` for unknown ``without``."""
-        self._exchange = exchange
-        self._sites = tuple(sites)
-        self._deadline = deadline
-        self._wait = wait
-        self._without = frozenset(without)
-        self._file = withdrawn
-        self._withdrawn = set(read_text(withdrawn).split() if withdrawn is not None and withdrawn.exists() else ())
-        self._poll = poll
-        self._going_on: Generator[Reply, None, None] | None = None
-        if unknown := sorted(self._without - set(self._sites)):
-            raise InvalidParameter(f"--without {', '.join(unknown)}: no such site; sites are {', '.join(self._sites)}")
+    folder: Path
+    sites: Sequence[str]
+    deadline: float
+    _: KW_ONLY
+    wait: bool = True
+    without: Collection[str] = ()
+    withdrawn: Path | None = None
+    poll: float = POLL
+    _going_on: Generator[Reply, None, None] | None = field(default=None, init=False)
 
-    @property
-    def sites(self) -> Sequence[str]:
-        """Names of all sites in the roster, also of those that are not asked."""
-        return self._sites
+    def __post_init__(self) -> None:
+        listed = self.withdrawn is not None and self.withdrawn.exists()
+        self._withdrawn = set(read_text(self.withdrawn).split() if self.withdrawn is not None and listed else ())
+        if unknown := sorted(set(self.without) - set(self.sites)):
+            raise InvalidParameter(f"--without {', '.join(unknown)}: no such site; sites are {', '.join(self.sites)}")
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Write ``messages``, each a request to one site, as files, and yield one reply per message, in their order.
+        """Write ``messages`` as files, and yield one reply per message, in their order, read when it is needed.
 
-        Each reply is read only when it is needed. For a site without a valid reply in time, the reply is one with the
-        code ``lost``. Raises :class:`RepliesMissing` if replies are missing and this transport does not wait, and
+        Raises :class:`RepliesMissing` if replies are missing and this transport does not wait, and
         :class:`FedsynthError` if the folder of the files does not exist.
         """
         self._going_on = self._replies(messages)
         return self._going_on
 
     def close(self) -> None:
-        """End a call of :meth:`exchange` that was interrupted by an error.
-
-        Requests that a site refused are withdrawn: their files are removed, so that a resumed run writes new ones.
-        """
+        """End a call of :meth:`exchange` that an error interrupted: requests that a site refused are withdrawn."""
         if self._going_on is not None:
             self._going_on.close()
 
@@ -122,24 +89,24 @@ class FileTransport:
         asked = [_Asked(message, self._folder(message.site, "requests")) for message in messages]
         if not asked:
             return
-        require_exchange(self._exchange)
-        end = time.monotonic() + self._deadline
+        require_exchange(self.folder)
+        end = time.monotonic() + self.deadline
         turned_down: list[_Asked] = []
         stopped = False
         try:
             for one in asked:
                 while (reply := self._reply(one, asked)) is None:
-                    if not self._wait:
+                    if not self.wait:
                         stopped = True
                         raise self._missing(asked)
                     if (left := end - time.monotonic()) <= 0:
-                        why = f"no answer within {self._deadline:g} s"
+                        why = f"no answer within {self.deadline:g} s"
                         reply = self._lost(one, f"{why}; {one.said}" if one.said else why)
                         break
                     if not one.awaited:
                         _log.info("waiting for %s's reply to %s", one.message.site, MessageName.of(one.message).said)
                     one.awaited = True
-                    time.sleep(min(self._poll, left))
+                    time.sleep(min(self.poll, left))
                 one.done = True
                 if reply.code != "answered":
                     turned_down.append(one)
@@ -153,8 +120,7 @@ class FileTransport:
     def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
         """Write each notice to its site as a file, and pass the acknowledgements that are there to ``accept``.
 
-        It is a method of :class:`~fedsynth.runs.ending.NoticeTransport`, and waits for nobody, however long
-        ``patience`` is. The files of an accepted acknowledgement are removed.
+        It waits for nobody, however long ``patience`` is. The files of an accepted acknowledgement are removed.
         """
         for notice in notices:
             requests, replies = self._folder(notice.site, "requests"), self._folder(notice.site, "replies")
@@ -171,11 +137,8 @@ class FileTransport:
                 _log.warning("%s cannot be used (%s): %s is told later", requests.path, error, notice.site)
 
     def remove_run(self, run: str) -> None:
-        """Remove the requests of the run named ``run`` and their replies, once the run is complete.
-
-        Files that cannot be removed are named in the log.
-        """
-        for site in self._sites:
+        """Remove the requests of a complete run and their replies; the log names files that cannot be removed."""
+        for site in self.sites:
             for part in ("requests", "replies"):
                 folder = self._folder(site, part)
                 try:
@@ -184,7 +147,7 @@ class FileTransport:
                     _log.warning("files of the run stay in %s (%s); delete them", folder.path, error)
 
     def _folder(self, site: str, part: str) -> ExchangeFolder:
-        return ExchangeFolder(self._exchange, site, part)
+        return ExchangeFolder(self.folder, site, part)
 
     def _reply(self, one: _Asked, asked: Sequence[_Asked]) -> Reply | None:
         """Write all unwritten requests; return the reply to one request if it has arrived."""
@@ -198,7 +161,7 @@ class FileTransport:
                 self._place(other, listed[other.message.site])
             except OSError as error:  # the share may be mounted again
                 other.say(f"{other.requests.path} cannot be used ({explained(error)})")
-        if one.message.site in self._without:
+        if one.message.site in self.without:
             return self._lost(one, "left out (--without)")
         try:
             return None if one.name is None else self._read(one)
@@ -215,7 +178,7 @@ class FileTransport:
             if self._is_ours(one, found):
                 one.name = found
                 return
-        if one.message.site in self._without:
+        if one.message.site in self.without:
             return
         one.requests.write(name.request, one.message.data)
         one.name = name
@@ -234,7 +197,6 @@ class FileTransport:
         return True
 
     def _read(self, one: _Asked) -> Reply | None:
-        """Return the reply if it has arrived, is complete and is signed by the site."""
         assert one.name is not None
         replies, file = self._folder(one.message.site, "replies"), one.name.reply
         stamp = replies.stamp(file)
@@ -266,11 +228,10 @@ class FileTransport:
         return reply is not None and reply.code != "answered"
 
     def _withdraw(self, turned_down: Sequence[_Asked]) -> None:
-        """Record that these requests are void, and remove them with their replies."""
         names = {str(one.name) for one in turned_down if one.name is not None} - self._withdrawn
         self._withdrawn |= names
-        if names and self._file is not None:
-            write_private(self._file, "\n".join(sorted(self._withdrawn)))
+        if names and self.withdrawn is not None:
+            write_private(self.withdrawn, "\n".join(sorted(self._withdrawn)))
         for one in turned_down:
             if one.name is None:
                 continue
@@ -285,7 +246,7 @@ class FileTransport:
         missing: dict[str, list[Path]] = {}
         for one in asked:
             replies, site = self._folder(one.message.site, "replies"), one.message.site
-            if one.done or site in self._without:
+            if one.done or site in self.without:
                 continue
             if one.name is None:
                 raise FedsynthError(
@@ -330,17 +291,13 @@ class _Asked:
 def over_files(
     job: Job, folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
 ) -> Iterator[FileTransport]:
-    """Return a context manager that yields the transport to a run's sites; the ``with`` block makes the run.
+    """A context manager that yields the :class:`FileTransport` to a run's sites; the ``with`` block makes the run.
 
-    ``job`` holds the run's settings, with its sites, and ``folder`` is the server's. ``exchange`` is the
-    folder that carries the files; ``wait`` says whether to wait for replies, and ``without`` names sites not to ask, as
-    for :class:`FileTransport`. If the block ends without an error, the run is taken for complete, and its requests and
-    replies are removed from ``exchange``; copies of them elsewhere are not needed any more. What stays is a file to
-    each site that says that the run has ended, until the site has acknowledged it.
-
-    Raises :class:`Unsupported` if the job has no ``[deployment]``, the section that names the sites,
-    :class:`InvalidParameter` for unknown sites in ``without``, and :class:`FedsynthError` if ``[deployment.peers]``
-    lacks a site's identity key or ``exchange`` does not exist.
+    If the block ends without an error, the run is taken for complete, and its requests and replies are removed from
+    ``exchange``. What stays is a file to each site that says that the run has ended, until the site has acknowledged
+    it. Raises :class:`Unsupported` for a job without ``[deployment]``, :class:`InvalidParameter` for unknown sites in
+    ``without``, and :class:`FedsynthError` if ``[deployment.peers]`` lacks a site's identity key or ``exchange`` does
+    not exist.
     """
     deployment = job.deployed
     require_exchange(exchange)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsynth.deploy.batches import in_batches
 from fedsynth.deploy.files.folder import ExchangeFolder, ReadTimes, Stamp, require_exchange
 from fedsynth.deploy.files.messages import MessageName, run_of
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
@@ -27,40 +28,27 @@ from fedsynth.federation.ending import LARGEST, acknowledges, read_end
 from fedsynth.federation.wire import LARGEST_MESSAGE, Received, WireError, code_of, open_reply, read_request
 from fedsynth.keys import Keys
 
-LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
 POLL = 1.0  # s between two searches for requests
 _log = logging.getLogger("fedsynth.site")
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request to this site that has no reply yet."""
-
     name: MessageName
     message: bytes
 
 
 class FileAnswerer:
-    """Answers the requests that the server's files bring to a site: those in ``EXCHANGE/SITE/requests``.
+    """Answers the requests that the server's files bring to a site, in ``EXCHANGE/SITE/requests``, by ``SITE/replies``.
 
-    Replies are files in ``EXCHANGE/SITE/replies``.
-
-    Parameters
-    ----------
-    folder
-        Folder of the site's configuration, ``site.toml``, which is read again at each search for requests.
-    exchange
-        Folder that carries the files, which must exist.
-    say
-        Called with a sentence for each answered request, and with the reason for each unanswered one.
-    poll
-        Seconds between two searches of :meth:`serve`.
+    ``folder`` is that of ``site.toml``, which is read again at each search, every ``poll`` seconds. ``exchange`` must
+    exist. ``say`` is called with a sentence for each answered request, and with the reason for each unanswered one.
     """
 
     def __init__(
         self, folder: Path, exchange: Path, say: Callable[[str], None] = _log.info, poll: float = POLL
     ) -> None:
-        """Take the parameters and read nothing yet; raises :class:`FedsynthError` if the exchange does not exist."""
+        """Read nothing yet; raises :class:`FedsynthError` if the exchange does not exist."""
         require_exchange(exchange)
         self._folder = folder
         self._exchange = exchange
@@ -93,14 +81,10 @@ class FileAnswerer:
             self._stopped.wait(self._poll)
 
     def answer_once(self) -> int:
-        """Answer all requests that have no reply yet, and return their number.
+        """Answer all requests that have no reply yet, once the replies are due, and return their number.
 
-        It waits until the replies are due, at multiples of ``answer_every`` seconds (in the policy of ``site.toml``).
-        An unchanged request that was read in the last :data:`~fedsynth.deploy.files.folder.AGAIN` seconds is passed
-        over. Raises :class:`FedsynthError` if ``site.toml`` or the site's privacy account, the file of charges and
-        stored answers, cannot be read. If a reply cannot be written, the others are written first and then the error is
-        raised; a call after that time writes the missing reply. Afterwards, at the first call and then once an hour,
-        idle runs are closed.
+        Raises :class:`FedsynthError` if ``site.toml`` or the account cannot be read. If a reply cannot be written, the
+        others are written first and then the error is raised. Afterwards, at most once an hour, idle runs are closed.
         """
         try:
             return self._answer_all()
@@ -114,7 +98,7 @@ class FileAnswerer:
         self._end_runs(config, key)
         answered, unwritten = 0, ""
         began = time.monotonic()
-        for batch in self._batches(config, key):
+        for batch in in_batches(self._requests(config, key), lambda asked: len(asked.message)):
             found = answer(config, [asked.message for asked in batch])
             wait_until_due(began, config.policy.answer_every, seconds=found.seconds)
             for asked, message in zip(batch, found.replies, strict=True):
@@ -133,7 +117,6 @@ class FileAnswerer:
         return answered
 
     def _end_runs(self, config: SiteConfig, key: bytes) -> None:
-        """Close the runs that have ended, as files in the folder say, and acknowledge that in files."""
         requests, replies = self.requests(config), self._replies(config)
         self._ended.clear()
         self._ends = {f"{run}.end" for run in requests.ends()}
@@ -164,28 +147,17 @@ class FileAnswerer:
     def _replies(self, config: SiteConfig) -> ExchangeFolder:
         return ExchangeFolder(self._exchange, config.name, "replies")
 
-    def _batches(self, config: SiteConfig, key: bytes) -> Iterator[list[_Asked]]:
-        """Yield the requests to answer, in order, in batches of at most ``LARGEST_BATCH`` bytes."""
-        batch: list[_Asked] = []
-        used = 0
+    def _requests(self, config: SiteConfig, key: bytes) -> Iterator[_Asked]:
+        """Yield the requests to answer, in order."""
         names = self.requests(config).requests()
         present = {name.request for name in names}
         self._known.keep(present)
         self._done = {file: stamps for file, stamps in self._done.items() if file in present}
         self._told = {file: what for file, what in self._told.items() if file in present | self._ends}
         for name in names:
-            if name.run in self._ended:  # a copy that was carried late would open the run again
-                continue
-            asked = self._asked(config, name, key)
-            if asked is None:
-                continue
-            if batch and used + len(asked.message) > LARGEST_BATCH:
-                yield batch
-                batch, used = [], 0
-            batch.append(asked)
-            used += len(asked.message)
-        if batch:
-            yield batch
+            # A copy of an ended run's request, carried late, would open the run again.
+            if name.run not in self._ended and (asked := self._asked(config, name, key)) is not None:
+                yield asked
 
     def _asked(self, config: SiteConfig, name: MessageName, key: bytes) -> _Asked | None:
         """Return a request to answer; ``None`` if it has been answered or is not a request to this site."""
@@ -219,7 +191,6 @@ class FileAnswerer:
     def _is_answered(
         self, replies: ExchangeFolder, config: SiteConfig, name: MessageName, request: Received, key: bytes
     ) -> bool:
-        """Whether this site's own reply to the request exists and is complete."""
         try:
             head, _ = open_reply(replies.read(name.reply, LARGEST_MESSAGE) or b"", config.name, key)
         except WireError:

@@ -15,10 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.errors import FedsynthError, Unsupported, said
 
 SECONDS = 120.0  # time limit of a Flower command
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # this Python first
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "OMP_NUM_THREADS": "1",
+    "NO_COLOR": "1",
+    "PATH": PATH,
+}  # environment of Flower's programs
 SETTLED = 90.0  # s that Flower has to record the end of a run
 LOCKED = 60.0  # s to wait for the SuperLink's lock on its database
 # Tables of messages and their contents, referring tables first. Nodes, runs and logs are kept.
@@ -35,62 +42,77 @@ _CONNECTED = "SELECT count(*) FROM node WHERE status = 'online' AND online_until
 
 @dataclass(frozen=True)
 class FlowerControl:
-    """A federation's Flower server (SuperLink), controlled by Flower's ``flwr`` command.
+    """A federation's Flower server (SuperLink), controlled by Flower's ``flwr`` command: the one way to call it.
 
     ``folder`` is the federation's. ``connection`` is the SuperLink's name in Flower's ``config.toml``, which lies in
-    FLWR_HOME or, if that is not set, in the folder ``server`` of the federation. All methods raise
+    ``home`` or, if that is empty, in FLWR_HOME or else the folder ``server`` of the federation. All methods raise
     :class:`FedsynthError` with Flower's message if a command fails, and :class:`Unsupported` if Flower is not
     installed.
     """
 
     folder: Path
     connection: str = "federation"
+    home: str = ""
 
-    def start(self) -> str:
-        """Start a run of the federation's Flower app (its folder ``app``); return Flower's id of the run."""
-        return str(self._json("run", str(self.folder / "app"), self.connection)["run-id"])
+    def start(self, app: Path | None = None, *options: str) -> str:
+        """Start a run of a Flower app (by default the federation's folder ``app``); return Flower's id of the run."""
+        return str(self._json("run", str(app or self.folder / "app"), self.connection, *options)["run-id"])
+
+    def require_begun(self, run_id: str) -> str:
+        """Raise :class:`FedsynthError` if Flower says that a run without any event has ended.
+
+        Returns a sentence for the operator while no process has taken it on, else "".
+        """
+        status, details = self.status(run_id)
+        if status.startswith("finished"):
+            raise FedsynthError(
+                f"Flower ended the run before it began ({status}: {details}); the log of `fedsynth deploy serve` shows "
+                "why"
+            )
+        pending = "no process has taken on the run yet; does `fedsynth deploy serve` run at the server?"
+        return pending if status == "pending" else ""
 
     def status(self, run_id: str) -> tuple[str, str]:
-        """Return a run's status, such as ``running`` or ``finished:failed``, and Flower's details about its end.
-
-        ``run_id`` is Flower's id of the run; the details are empty if there are none.
-        """
-        (run,) = self._json("list", self.connection, "--run-id", run_id)["runs"]
+        """Return a run's status, such as ``finished:failed``, and Flower's details about its end, if there are any."""
+        run = self.run(run_id)
         return str(run["status"]), str(run.get("status-details") or "")
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """Return what Flower tells of a run, by its id."""
+        (run,) = self._json("list", self.connection, "--run-id", run_id)["runs"]
+        return dict(run)
 
     def stop(self, run_id: str) -> None:
         """Stop the run with Flower's id ``run_id``; its process ends within a minute."""
         self._json("stop", run_id, self.connection)
 
+    def register(self, name: str, key: Path) -> None:
+        """Register the node of the site ``name``, by the file of its public key."""
+        self._json("supernode", "register", str(key), self.connection, "--name", name)
+
     def _json(self, *arguments: str) -> dict[str, Any]:
         """Return the JSON output of a Flower command; raise :class:`FedsynthError` with its message if it fails."""
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-        environment = {"FLWR_HOME": str(self.folder.resolve() / "server"), **os.environ, **quiet}
+        home = self.home or os.environ.get("FLWR_HOME", str(self.folder.resolve() / "server"))
+        environment = {**os.environ, **QUIET, "FLWR_HOME": home}
         command = [program("flwr"), *arguments, "--format", "json"]
-        try:
+        late = f"`flwr {arguments[0]}` did not end within {SECONDS:g} s; is the SuperLink up?"
+        with said(late, subprocess.TimeoutExpired):
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
             )
-        except subprocess.TimeoutExpired as error:
-            raise FedsynthError(
-                f"`flwr {arguments[0]}` did not end within {SECONDS:g} s; is the SuperLink up?"
-            ) from error
         content = _object(done.stdout)
         if done.returncode or content is None or not content.get("success", True):
-            said = str((content or {}).get("error-message") or done.stderr or done.stdout).strip()
-            said = " ".join(said.split()).rstrip(".") or "it says nothing"
+            why = str((content or {}).get("error-message") or done.stderr or done.stdout).strip()
+            why = " ".join(why.split()).rstrip(".") or "it says nothing"
             raise FedsynthError(
-                f"`flwr {arguments[0]} ... {self.connection}` failed: {said}. Is the SuperLink up, and does "
-                f"config.toml in FLWR_HOME ({environment['FLWR_HOME']}) name it?"
+                f"`flwr {arguments[0]} ... {self.connection}` failed: {why}. Is the SuperLink up, and does "
+                f"config.toml in FLWR_HOME ({home}) name it?"
             )
         return content
 
 
 def program(name: str) -> str:
-    """Return the path of a command of Flower or fedsynth: installed with this Python, or else on the PATH.
-
-    Raises :class:`Unsupported` if there is no command of that ``name``.
-    """
+    """Return the path of a command of Flower or fedsynth: installed with this Python, or else on the PATH."""
     found = shutil.which(name, path=PATH)
     if found is None:
         raise Unsupported(f"the command `{name}` is not installed; pip install 'fedsynth[flower]'")
@@ -117,52 +139,43 @@ def unfinished(database: Path) -> int:
 
 
 def finished(database: Path, run_id: str) -> bool:
-    """Return whether the run with Flower's id ``run_id`` has ended, according to the SuperLink's database file.
-
-    Raises :class:`FedsynthError` as :func:`unfinished` does, which has the limits of this function.
-    """
+    """Return whether the run with Flower's id ``run_id`` has ended, with limits and errors of :func:`unfinished`."""
     signed = int(run_id) - (int(run_id) >> 63 << 64)  # SQLite's integers are signed
     return _count(database, _FINISHED, signed) > 0
 
 
 def connected(database: Path) -> int:
-    """Return the number of nodes that are connected, according to the SuperLink's database file.
-
-    Raises :class:`FedsynthError` if the file cannot be read or is no such database.
-    """
+    """Return the number of nodes that are connected; raises the errors of :func:`unfinished`."""
     return _count(database, _CONNECTED, time.time())
 
 
 def _count(database: Path, statement: str, *values: float) -> int:
-    try:
-        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCKED)) as link:
-            return int(link.execute(statement, values).fetchone()[0])
-    except sqlite3.Error as error:
-        raise FedsynthError(f"{database} cannot be read ({error}); give the SuperLink's --database") from error
+    unreadable = f"{database} cannot be read ({{error}}); give the SuperLink's --database"
+    place = f"{database.resolve().as_uri()}?mode=ro"
+    with said(unreadable, sqlite3.Error), closing(sqlite3.connect(place, uri=True, timeout=LOCKED)) as link:
+        return int(link.execute(statement, values).fetchone()[0])
 
 
 def purge(database: Path) -> Mapping[str, int]:
     """Delete every message from a Flower server's (SuperLink's) database; return the number of deleted rows by table.
 
-    ``database`` is the SQLite file; its ``-wal`` and ``-shm`` are purged too. The SuperLink may be running, since each
-    step is an SQLite transaction. Registrations and the list of runs stay. The file is rewritten, since rows that
-    Flower deleted may still be in its free pages, and SQLite's log (``-wal``) is truncated.
-
-    Raises :class:`FedsynthError` during a run, and if the file is missing, is no SuperLink's database or stays locked.
+    The SuperLink may be running, since each step is an SQLite transaction. Registrations and the list of runs stay. The
+    file is rewritten, since rows that Flower deleted may still be in its free pages, and SQLite's log (``-wal``) is
+    truncated. Raises :class:`FedsynthError` during a run, and if the file is missing, is no SuperLink's database or
+    stays locked.
     """
     if not database.is_file():
         raise FedsynthError(f"{database} does not exist; give the SuperLink's --database")
-    try:
-        with closing(sqlite3.connect(database, timeout=LOCKED, isolation_level=None)) as link:
-            link.execute("PRAGMA foreign_keys = ON")
-            link.execute("PRAGMA secure_delete = ON")
-            deleted = _delete_messages(link)
-            link.execute("VACUUM")
-            _cut_log(link)
-    except sqlite3.Error as error:
-        raise FedsynthError(
-            f"{database} could not be purged ({error}); stop the SuperLink and run `fedsynth deploy stop --purge` again"
-        ) from error
+    locked = "could not be purged ({error}); stop the SuperLink and run `fedsynth deploy stop --purge` again"
+    with (
+        said(f"{database} {locked}", sqlite3.Error),
+        closing(sqlite3.connect(database, timeout=LOCKED, isolation_level=None)) as link,
+    ):
+        link.execute("PRAGMA foreign_keys = ON")
+        link.execute("PRAGMA secure_delete = ON")
+        deleted = _delete_messages(link)
+        link.execute("VACUUM")
+        _cut_log(link)
     return deleted
 
 
@@ -178,14 +191,11 @@ def purge_after(control: FlowerControl, run_id: str, database: Path) -> None:
 
 
 def _delete_messages(link: sqlite3.Connection) -> dict[str, int]:
-    """Delete all messages in one transaction, after checking that no run is in progress."""
     link.execute("BEGIN IMMEDIATE")
     try:
         if link.execute(_UNFINISHED).fetchone()[0]:
             raise FedsynthError("a run is going on; wait for its end, or `fedsynth deploy stop` it, then purge again")
-        deleted = {}
-        for table in TABLES:
-            deleted[table] = link.execute(f"DELETE FROM {table}").rowcount
+        deleted = {table: link.execute(f"DELETE FROM {table}").rowcount for table in TABLES}
         link.execute("COMMIT")
     except BaseException:
         link.execute("ROLLBACK")

@@ -54,18 +54,10 @@ _log = logging.getLogger("fedsynth.server")
 
 
 class FlowerExecutor:
-    """Makes the run of one federation whenever it is started at Flower's server (SuperLink).
+    """Makes the run of the federation in ``folder`` whenever it is started at Flower's server (SuperLink).
 
-    Parameters
-    ----------
-    folder
-        The federation's, with ``job.toml``; all that a run makes lies in it.
-    superlink
-        HOST:PORT of the SuperLink, on this machine.
-    certificates
-        The certificates (PEM) that vouch for the SuperLink's.
-    secret
-        Content of the file that the SuperLink was given as ``--superexec-auth-secret-file``.
+    ``superlink`` is its HOST:PORT, ``certificates`` (PEM) vouch for it, and ``secret`` is the content of the file that
+    it was given as ``--superexec-auth-secret-file``.
     """
 
     def __init__(self, folder: Path, superlink: str, certificates: bytes, secret: bytes) -> None:
@@ -78,15 +70,11 @@ class FlowerExecutor:
         self._reached = True
 
     def stop(self) -> None:
-        """Make :meth:`serve` return, and end the attempt that is going on; called from another thread or a signal."""
+        """Make :meth:`serve` return, and end the attempt that is going on; for another thread or a signal."""
         self._stopped.set()
 
     def serve(self) -> None:
-        """Make the runs that are started, one after the other, until :meth:`stop`.
-
-        While the SuperLink cannot be reached, it is tried again and again. Raises :class:`Refused` if it does not
-        accept the secret.
-        """
+        """Make the runs that are started, in order, until :meth:`stop`; raises :class:`Refused` for a wrong secret."""
         acquire = SuperExecAuthHttpInterceptor(
             master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
         )
@@ -131,11 +119,7 @@ class FlowerExecutor:
 
 
 def server_secret(path: Path) -> bytes:
-    """Return the secret (bytes) in the file ``path``, which the SuperLink and the executor share.
-
-    The two may belong to different users of one group. Raises :class:`FedsynthError` if the file is missing or empty,
-    or if everybody can read it.
-    """
+    """Return the secret that SuperLink and executor share; raises :class:`FedsynthError` if everybody can read it."""
     if not path.is_file() or not path.stat().st_size:
         raise FedsynthError(f"{path} is missing or empty; `fedsynth deploy init` makes it: give the SuperLink the same")
     if path.stat().st_mode & 0o007:
@@ -147,7 +131,7 @@ def server_secret(path: Path) -> bytes:
 def connected(
     superlink: str, certificates: bytes, interceptor: ProtobufClientInterceptor
 ) -> Iterator[RuntimeHttpClient]:
-    """Give a client for the SuperLink's Runtime API; parameters are those of :class:`FlowerExecutor`."""
+    """Give a client for the SuperLink's Runtime API."""
     client = RuntimeHttpClient.from_server_address(
         server_address=superlink,
         insecure=False,
@@ -161,11 +145,7 @@ def connected(
 
 
 def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> None:
-    """Make one attempt at the run of the federation in ``folder``, for the SuperLink's task of this ``token``.
-
-    Parameters are as in :class:`FlowerExecutor`. The end of the attempt, an error's sentence too, is told to the
-    SuperLink and stands in the run's events.
-    """
+    """Make one attempt at the run, for the SuperLink's task of this ``token``; it is told how the attempt ended."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     grid = FlowerGrid(superlink, certificates, token)
@@ -232,7 +212,6 @@ def _beat(client: RuntimeHttpClient) -> bool:
 
 @contextmanager
 def _transport(grid: Grid, job: Job, tell: Tell) -> Iterator[FlowerTransport]:
-    """Give the transport to a job's sites, once enough of them are there."""
-    transport = FlowerTransport(grid, job.deployed.sites, job.deployed.deadline, tell=tell)
+    transport = FlowerTransport(grid, job.deployed.sites, job.deployed.deadline, report=tell)
     transport.wait(job.deployed.least)
     yield transport

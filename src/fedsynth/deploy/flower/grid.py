@@ -40,10 +40,7 @@ class FlowerGrid(HttpGrid):
     """Flower's access to the nodes over the SuperLink's Runtime API, without waiting for parts of replies."""
 
     def __init__(self, address: str, certificates: bytes, token: str) -> None:
-        """Connect to nothing yet.
-
-        ``address`` is HOST:PORT of the SuperLink, ``certificates`` (PEM) vouch for it, and ``token`` is the task's.
-        """
+        """Connect to nothing yet; ``certificates`` (PEM) vouch for the SuperLink, ``token`` is the task's."""
         super().__init__(address, insecure=False, root_certificates=certificates, token=token)
         self._arriving: dict[str, _Arriving] = {}
 

@@ -7,7 +7,6 @@ prints goes to a file, never to this process's output.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -20,18 +19,11 @@ from typing import TypeVar
 import tomli_w
 
 from fedsynth import errors
-from fedsynth.deploy.flower.control import PATH, connected, finished, program
+from fedsynth.deploy.flower.control import QUIET, FlowerControl, connected, finished, program
 from fedsynth.deploy.host.checks import folder_with_spaces
 
 CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
 SERVER_SECRET = "superexec.secret"  # by which the SuperLink recognises the server's own process
-_QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "OMP_NUM_THREADS": "1",
-    "NO_COLOR": "1",
-    "PATH": PATH,
-}
 _Found = TypeVar("_Found")
 
 
@@ -39,18 +31,9 @@ class LocalFlower:
     """A deployment's processes on this machine, to try a run: Flower's server (SuperLink), the server's, the sites'.
 
     The SuperLink listens on the loopback interface at ``port``. ``processes`` are those that were started, by the names
-    ``superlink``, ``server`` and ``node-SITE``.
-
-    Parameters
-    ----------
-    folder
-        Where logs, Flower's home folders (FLWR_HOME) and the SuperLink's ``database`` go.
-    root
-        Folder of the federation, with ``job.toml``.
-    server
-        Folder of ``ca.crt``, ``server.pem``, ``server.key`` and ``superexec.secret``.
-    sites
-        Each site's folder by name, with its configuration, certificate and keys.
+    ``superlink``, ``server`` and ``node-SITE``; logs, Flower's home folders and the SuperLink's ``database`` go to
+    ``folder``. ``root`` is the federation's folder, ``server`` that of ``ca.crt``, ``server.pem``, ``server.key`` and
+    ``superexec.secret``, and ``sites`` maps each site's name to its folder.
     """
 
     def __init__(self, folder: Path, root: Path, server: Path, sites: Mapping[str, Path]) -> None:
@@ -67,17 +50,16 @@ class LocalFlower:
         connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(server / "ca.crt")}
         content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (home / "config.toml").write_text(tomli_w.dumps(content))
+        self.control = FlowerControl(root, CONNECTION, str(home))
 
     def start(self) -> None:
-        """Start the SuperLink and the server, register the sites' nodes by name, start them, and wait for them all.
-
-        Raises ``TimeoutError`` if the SuperLink does not listen within a minute, or the nodes do not connect within two
-        minutes after that, and :class:`~fedsynth.errors.FedsynthError` if a command of Flower fails.
+        """Start all processes, register the sites' nodes by name, and wait two minutes at most until they are
+        connected.
         """
         self.start_superlink()
         self.start_server()
         for name, home in self.sites.items():
-            self.flwr("supernode", "register", str(home / "node-key.pub"), CONNECTION, "--name", name)
+            self.control.register(name, home / "node-key.pub")
         for name in self.sites:
             self.start_node(name)
         wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120)
@@ -120,16 +102,12 @@ class LocalFlower:
         return ["fedsynth", "site", "serve", str(self.sites[name]), "--superlink", f"127.0.0.1:{self.port}"]
 
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process from the words of its ``command``; what it prints is added to ``NAME.log``.
-
-        ``name`` is how :meth:`kill` and :meth:`log` refer to it; the first word of ``command`` is a command of Flower
-        or fedsynth (:func:`~fedsynth.deploy.flower.control.program`).
-        """
+        """Start a process from the words of its ``command``; what it prints is added to ``NAME.log``."""
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [program(command[0]), *command[1:]],
                 cwd=self.folder,
-                env={**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / f"home-{name}")},
+                env={**os.environ, **QUIET, "FLWR_HOME": str(self.folder / f"home-{name}")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -140,7 +118,7 @@ class LocalFlower:
         return process
 
     def kill(self, *names: str) -> None:
-        """End the processes with these names (:meth:`spawn`) and their children at once, as a power failure would."""
+        """End the processes with these names and their children at once, as a power failure would."""
         for name in names:
             process = self.processes.pop(name)
             with contextlib.suppress(ProcessLookupError):
@@ -152,53 +130,18 @@ class LocalFlower:
         self.kill(*list(self.processes))
 
     def log(self, name: str) -> str:
-        """Return what the process of this name (:meth:`spawn`) has printed so far."""
+        """Return what the process of this name has printed so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def flwr(self, *arguments: str) -> str:
-        """Run Flower's ``flwr`` command with these arguments, for the server started here, and return what it prints.
-
-        Raises :class:`~fedsynth.errors.FedsynthError`, with its output if it fails, and after two minutes.
-        """
-        environment = {**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / "home-cli")}
-        command = [program("flwr"), *arguments]
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise errors.FedsynthError(f"flwr {' '.join(arguments)}: no answer within two minutes") from error
-        if done.returncode:
-            raise errors.FedsynthError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
-        return done.stdout
-
     def online(self) -> int:
-        """Return the number of nodes that are connected, according to the SuperLink's database.
-
-        Flower's own command would tell too, for more than a second of CPU time.
-        """
+        """Return the number of connected nodes; Flower's own command would take more than a second of CPU time."""
         return connected(self.database)
 
-    def submit(self, app: Path, *options: str) -> str:
-        """Start the run of a Flower app; return Flower's id of it.
-
-        ``app`` is the app's folder, ``options`` are further words for ``flwr run``.
-        """
-        printed = self.flwr("run", str(app), CONNECTION, "--format", "json", *options)
-        return str(json.loads(printed)["run-id"])
-
-    def status(self, run_id: str) -> str:
-        """Return Flower's status of a run, such as ``running`` or ``finished:completed``.
-
-        ``run_id`` is Flower's id of the run (:meth:`submit`).
-        """
-        listed = json.loads(self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
-        return str(listed["runs"][0]["status"])
-
     def finish(self, run_id: str, seconds: float = 1200.0, pause: float = 10.0) -> str:
-        """Wait for the end of a run and return its final status, such as ``finished:completed``.
+        """Wait for the end of a run, by Flower's id, and return its final status, such as ``finished:completed``.
 
-        ``run_id`` is Flower's id of the run. The SuperLink is asked once its database says that the run has ended, and
-        every ``pause`` seconds, since it learns only then of a run whose process was killed. ``TimeoutError`` is raised
-        if the run has not ended within ``seconds``.
+        The SuperLink is asked once its database says that the run has ended, and every ``pause`` seconds, since it
+        learns only then of a run whose process was killed. Raises ``TimeoutError`` after ``seconds``.
         """
         due = time.monotonic() + pause
 
@@ -207,7 +150,7 @@ class LocalFlower:
             if time.monotonic() < due and not finished(self.database, run_id):
                 return ""
             due = time.monotonic() + pause
-            status = self.status(run_id)
+            status, _ = self.control.status(run_id)
             return status if "finished" in status else ""
 
         return wait_for("the end of the run", ended, seconds)
@@ -227,10 +170,7 @@ def listens(port: int) -> bool:
 
 
 def wait_for(what: str, condition: Callable[[], _Found], seconds: float = 60.0, pause: float = 0.2) -> _Found:
-    """Call ``condition`` every ``pause`` seconds until its value is true, and return that value.
-
-    Raises ``TimeoutError`` after ``seconds`` seconds; ``what`` names the awaited event in its message.
-    """
+    """Return the value of ``condition()`` once it is true; raise ``TimeoutError``, which names ``what``, if late."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -240,6 +180,5 @@ def wait_for(what: str, condition: Callable[[], _Found], seconds: float = 60.0, 
 
 
 def _tls(folder: Path, name: str) -> list[str]:
-    """Return the options by which a server shows its certificate."""
     files = {"ca-certfile": "ca.crt", "certfile": f"{name}.pem", "keyfile": f"{name}.key"}
     return [part for option, file in files.items() for part in (f"--ssl-{option}", str(folder / file))]

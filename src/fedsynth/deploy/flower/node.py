@@ -22,18 +22,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
-from fedsynth.deploy.host.state import IdleRuns, answer, wait_until_due
-from fedsynth.errors import FedsynthError, is_fault, reason_of
+from fedsynth.deploy.host.state import IdleRuns, answer, load_node_key, wait_until_due
+from fedsynth.errors import FedsynthError, is_fault, reason_of, said
 
 try:
     import httpx
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.app import ConfigRecord, Error, Message, RecordDict
     from flwr.app.message.message import remove_content_from_message
     from flwr.common.serde import message_from_proto, message_to_proto
@@ -84,66 +81,32 @@ class RunEnded(Exception):
     """The run of a message has ended at the server, so that nobody waits for its reply."""
 
 
-@dataclass(frozen=True)
-class Connection:
-    """How a site's node reaches Flower's server and proves who it is.
-
-    ``superlink`` is HOST:PORT of the SuperLink or of a proxy in front of it; ``roots`` is the file (PEM) of the
-    certificate authorities that vouch for it. ``key`` is the file of the node's private key, which the server has
-    registered. ``certificate`` and ``certificate_key`` are the files (PEM) of the site's own certificate and its key,
-    which the proxy asks for; both may be missing.
-    """
-
-    superlink: str
-    roots: Path
-    key: Path
-    certificate: Path
-    certificate_key: Path
-
-    @classmethod
-    def of(cls, config: SiteConfig) -> Connection:
-        """Return the connection that a site's configuration describes."""
-        return cls(config.superlink, config.root_certificates, config.key, config.certificate, config.certificate_key)
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[FleetHttpClient]:
-        """Give a client for the SuperLink's Fleet API; raise :class:`FedsynthError` for files that do not fit."""
-        try:
-            private = load_ssh_private_key(self.key.read_bytes(), password=None)
-            if not isinstance(private, ec.EllipticCurvePrivateKey):
-                raise ValueError("not an elliptic-curve key")
-            context = ssl.create_default_context(cafile=self.roots)
-            if self.certificate.exists() and self.certificate_key.exists():
-                context.load_cert_chain(self.certificate, self.certificate_key)
-        except (OSError, TypeError, ValueError) as error:
-            raise FedsynthError(
-                f"the node's key or certificates cannot be used ({error}); `fedsynth site check` names the file"
-            ) from error
-        signed = NodeAuthHttpInterceptor(private, private.public_key())
-        interceptors = (RuntimeVersionHttpInterceptor(component_name="fedsynth"), signed)
-        with FleetHttpClient(f"https://{self.superlink}", interceptors=interceptors, verify=context) as client:
-            yield client
-
-    @property
-    def public(self) -> bytes:
-        """The node's public key, by which the server knows it."""
-        private = load_ssh_private_key(self.key.read_bytes(), password=None)
-        assert isinstance(private, ec.EllipticCurvePrivateKey)
-        return public_key_to_bytes(private.public_key())
+@contextlib.contextmanager
+def _opened(config: SiteConfig) -> Iterator[FleetHttpClient]:
+    """Give a client for the SuperLink's Fleet API; raise :class:`FedsynthError` for files that do not fit."""
+    unfit = "the node's key or certificates cannot be used ({error}); `fedsynth site check` names the file"
+    with said(unfit, OSError, TypeError, ValueError):
+        private = load_node_key(config.key.read_bytes())
+        context = ssl.create_default_context(cafile=config.root_certificates)
+        if config.certificate.exists() and config.certificate_key.exists():  # a proxy may ask for it
+            context.load_cert_chain(config.certificate, config.certificate_key)
+    signed = NodeAuthHttpInterceptor(private, private.public_key())
+    interceptors = (RuntimeVersionHttpInterceptor(component_name="fedsynth"), signed)
+    with FleetHttpClient(f"https://{config.superlink}", interceptors=interceptors, verify=context) as client:
+        yield client
 
 
 class FlowerNode:
     """Fetches a site's messages from Flower's server (SuperLink), answers them one by one, and sends the replies.
 
-    ``folder`` holds the site's configuration, ``site.toml``, which is read anew for each message. While one message is
-    answered, messages of the same run wait, and the server is told at once that the site is busy if one of another run
-    comes.
+    ``site.toml`` in ``folder`` is read anew for each message. While one message is answered, messages of the same run
+    wait, and the server is told at once that the site is busy if one of another run comes.
     """
 
-    def __init__(self, folder: Path, connection: Connection) -> None:
+    def __init__(self, folder: Path, config: SiteConfig) -> None:
         """Connect to nothing yet."""
         self._folder = folder
-        self._connection = connection
+        self._config = config  # for the connection alone
         self._stopped = threading.Event()
         self._idle = IdleRuns(folder)
         self._node: Node | None = None  # as the SuperLink knows it
@@ -152,7 +115,7 @@ class FlowerNode:
         self._waiting: dict[Future[None], int] = {}  # messages that are answered, and their runs
 
     def stop(self) -> None:
-        """Make :meth:`serve` return once the current message is answered; called from another thread or a signal."""
+        """Make :meth:`serve` return once the current message is answered; for another thread or a signal."""
         self._stopped.set()
 
     def serve(self) -> None:
@@ -162,8 +125,8 @@ class FlowerNode:
         key or certificates cannot be used, or if another process answers with this node's key.
         """
         with (
-            _alone(self._connection.key),
-            self._connection.opened() as client,
+            _alone(self._config.key),
+            _opened(self._config) as client,
             self._beating(client),
             ThreadPoolExecutor(1, "answer") as worker,
         ):
@@ -177,7 +140,6 @@ class FlowerNode:
                 self._deactivate(client)
 
     def _look(self, client: FleetHttpClient, worker: ThreadPoolExecutor) -> bool:
-        """Fetch the oldest message, if there is one, and have it answered; return whether there was one."""
         try:
             node = self._node if self._node and self._active else self._activate(client)
             found = client.PullMessages(PullMessagesRequest(node=node))
@@ -187,7 +149,7 @@ class FlowerNode:
             self._tell(error)
             return False
         if self._trouble:
-            _log.info("the SuperLink at %s accepts this node", self._connection.superlink)
+            _log.info("the SuperLink at %s accepts this node", self._config.superlink)
             self._trouble = ""
         if not taken:
             return False
@@ -209,7 +171,7 @@ class FlowerNode:
             _log.info("run %s has ended at the server; its message is dropped", run)
         except Exception as error:
             known = isinstance(error, httpx.HTTPError)
-            why = f" ({_reason(error, self._connection.superlink)})" if known else ""
+            why = f" ({_reason(error, self._config.superlink)})" if known else ""
             _log.warning(
                 "a message could not be fetched or its reply not delivered%s; the server sends it again",
                 why,
@@ -238,7 +200,8 @@ class FlowerNode:
 
     def _activate(self, client: FleetHttpClient) -> Node:
         self._deactivate(client)
-        asked = ActivateNodeRequest(public_key=self._connection.public, heartbeat_interval=INTERVAL)
+        public = public_key_to_bytes(load_node_key(self._config.key.read_bytes()).public_key())
+        asked = ActivateNodeRequest(public_key=public, heartbeat_interval=INTERVAL)
         self._node, self._active = Node(node_id=client.ActivateNode(asked).node_id), True
         return self._node
 
@@ -253,7 +216,6 @@ class FlowerNode:
 
     @contextlib.contextmanager
     def _beating(self, client: FleetHttpClient) -> Iterator[None]:
-        """Send heartbeats while the node is active."""
         ended = threading.Event()
 
         def beat() -> None:
@@ -275,7 +237,7 @@ class FlowerNode:
 
     def _tell(self, error: Exception) -> None:
         """Log why the SuperLink cannot be used, once for each reason: what stands before the details in brackets."""
-        reason = _reason(error, self._connection.superlink)
+        reason = _reason(error, self._config.superlink)
         trouble = reason.partition(" (")[0]
         if trouble != self._trouble:
             _log.warning("%s; trying again", reason)
@@ -283,7 +245,6 @@ class FlowerNode:
 
 
 def _reason(error: Exception, superlink: str) -> str:
-    """Return why the SuperLink does not serve the node, and what to do."""
     if fault := _certificate_fault(error):
         return (
             f"the certificate of the SuperLink at {superlink} is not accepted ({fault}): ca.crt is not that server's, "
@@ -318,17 +279,12 @@ def _certificate_fault(error: BaseException | None) -> str:
 @contextlib.contextmanager
 def _alone(key: Path) -> Iterator[None]:
     """Hold the node's key file locked; raise :class:`FedsynthError` if another process does."""
-    try:
+    with said("the node's key cannot be read ({error}); `fedsynth site join` makes it", OSError):
         file = key.open("rb")
-    except OSError as error:
-        raise FedsynthError(f"the node's key cannot be read ({error}); `fedsynth site join` makes it") from error
     with file:
-        try:
+        busy = f"another `fedsynth site serve` answers with the key {key}; stop it first, or leave it running"
+        with said(busy, BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FedsynthError(
-                f"another `fedsynth site serve` answers with the key {key}; stop it first, or leave it running"
-            ) from error
         yield
 
 
@@ -355,7 +311,6 @@ def _patiently(call: Callable[..., _Found]) -> Callable[..., _Found]:
 
 
 def _send(client: FleetHttpClient, node: Node, found: Message, seconds: float) -> None:
-    """Hand a reply to the SuperLink, with the seconds that it took to make it."""
     run = found.metadata.run_id
     with no_object_id_recompute():
         found.metadata.__dict__["_message_id"] = found.object_id
@@ -373,7 +328,7 @@ def _send(client: FleetHttpClient, node: Node, found: Message, seconds: float) -
 
 
 def _pushed_once(client: FleetHttpClient) -> Callable[[PushObjectRequest], PushObjectResponse]:
-    """Return what pushes a part of a reply, and takes a repetition that is turned down for the answer that was lost.
+    """Return what pushes a part of a reply; a repetition that is turned down stands for an answer that was lost.
 
     The SuperLink stores each part once. Should it have none, it gives the reply up, and the server asks again.
     """
@@ -391,9 +346,7 @@ def _pushed_once(client: FleetHttpClient) -> Callable[[PushObjectRequest], PushO
 def reply(folder: Path, message: Message) -> Message:
     """Return a site's reply to one message of the server, not before the reply is due; never raises.
 
-    ``folder`` holds the site's configuration, ``site.toml``. A reply is due at a whole multiple of ``answer_every``
-    seconds (in the site's policy) after this call, or of a longer time if the message asks for training. Any failure
-    gives a reply without answers; the reason goes to the site's own log.
+    Any failure gives a reply without answers; the reason goes to the site's own log.
     """
     began = time.monotonic()
     every, seconds = 1.0, 0.0

@@ -20,8 +20,8 @@ _FRESH = 16  # random bytes before each part
 def pack(name: str, parts: Sequence[bytes]) -> RecordDict:
     """Return a Flower record with the byte strings ``parts`` under ``name``, in order, as arrays of bytes.
 
-    Random bytes precede each part. Flower knows an object by its hash alone: what a run that has ended sent before
-    would otherwise be deleted from under another run that sends the same.
+    Random bytes precede each part: Flower knows an object by its hash alone, and would delete what an ended run sent
+    from under another run that sends the same.
     """
     arrays = {
         f"{at:06d}": Array(np.frombuffer(os.urandom(_FRESH) + part, dtype=np.uint8)) for at, part in enumerate(parts)

@@ -6,7 +6,6 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from fedsynth.deploy.flower.files import site_files
 from fedsynth.deploy.flower.local import LocalFlower
 from fedsynth.deploy.flower.setup import write_federation
 from fedsynth.deploy.progress import events_file, last_attempt
-from fedsynth.deploy.roster import Acceptance, Admission, Invitation, JoinRequest, load
+from fedsynth.deploy.roster import Admission, Invitation, JoinRequest, load
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.transport import recorded_requests
@@ -34,31 +33,16 @@ RUN = "rehearsal"
 PLAN = "plan.toml"  # beside the job: the plan that the sites approved
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """Measured cost of a rehearsal, a trial run with throw-away keys on one machine (:func:`rehearse`).
-
-    ``seconds`` are those from the start of the run to its end, ``exchanges`` counts how often the server sent a message
-    to sites and waited for their answers.
-    """
-
-    seconds: float
-    exchanges: int
-
-
 def rehearse(
     folder: Path, tables: Mapping[str, Table], place: Path, out: Path, *, force: bool, tell: Callable[[str], None]
-) -> Rehearsal:
+) -> tuple[float, int]:
     """Make a federation's run over test tables, with real servers and sites as processes of this machine.
 
-    ``folder`` is the federation's, with the run's settings in ``job.toml``. ``tables`` holds a test table for each
-    site, by its name; ``place`` is an empty folder for keys, logs and databases; ``out`` becomes the folder of the
-    result (an existing one is replaced with ``force``). ``tell`` is called with sentences on the progress. The sites
-    are enrolled, connected and queried like real ones, but are independent of those. All started processes are ended,
-    also on errors.
-
-    Raises :class:`FedsynthError` with the reason if the run fails, :class:`Unsupported` for a run without sites or with
-    three servers, and ``TimeoutError`` if a process does not start or the run does not end in time.
+    Returns the run's seconds and the number of its exchanges. ``tables`` holds a test table for each site, by its name;
+    ``place`` is an empty folder for keys, logs and databases; ``out`` becomes the folder of the result. All started
+    processes are ended, also on errors. Raises :class:`FedsynthError` with the reason if the run fails,
+    :class:`Unsupported` for a run without sites or with three servers, and ``TimeoutError`` if a process does not start
+    or the run does not end in time.
     """
     job = Job.load(folder / "job.toml")
     if job.trust == "three-servers":
@@ -82,7 +66,7 @@ def rehearse(
         local.start()
         tell(f"The server and {len(homes)} nodes are connected on the loopback interface, {_since(began)}.")
         began = time.monotonic()
-        run_id = local.submit(root / "app")
+        run_id = local.control.start()
         tell(f"The run has started: {job.method}, trust {job.trust}.")
         ended = local.finish(run_id)
         seconds = time.monotonic() - began
@@ -94,7 +78,7 @@ def rehearse(
     asked = list(recorded_requests(result / "transcript"))
     with new_folder(out, force=force) as run:
         shutil.copytree(result, run.path, dirs_exist_ok=True)
-    return Rehearsal(seconds, len({(request.head.step, request.turn) for request in asked}))
+    return seconds, len({(request.head.step, request.turn) for request in asked})
 
 
 def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
@@ -125,13 +109,13 @@ def _enrol(root: Path, homes: Mapping[str, Path]) -> None:
         request = load(home / f"{name}.request", JoinRequest)
         enrolment.check(request)
         enrolment = enrolment.admit(request, authority)
-    enrolment.publish({})
-    acceptances: dict[str, Acceptance] = {}
+    enrolment.publish()
+    signed = []
     for name, home in homes.items():
         admission = load(root / "admissions" / f"{name}.toml", Admission)
         config, _ = check_admission(admission, home)
-        acceptances[name], _ = accept(admission, config)
-    enrolment.publish(acceptances)
+        signed.append(accept(admission, config)[0])
+    enrolment.publish(signed)
 
 
 def _failure(root: Path, log: str) -> FedsynthError:

@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.run import RunNotRunningException
 
+from fedsynth.deploy.batches import in_batches
 from fedsynth.deploy.flower.records import ASK, BUSY, pack, unpack
 from fedsynth.deploy.progress import SiteState, Tell, ignore_report
 from fedsynth.errors import FedsynthError, Refused, SiteLost
@@ -28,7 +29,6 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
 from fedsynth.runs.ending import EndNotice
 
-LARGEST_BATCH = 1 << 26  # bytes of requests in one message, at most; Flower splits arrays into objects of 5 MiB itself
 POLL = 0.5  # s between two polls for replies
 LOOKS = 4  # polls for replies per poll for nodes
 GRACE = 30.0  # s that a reconnected site has after it missed a deadline
@@ -47,10 +47,10 @@ _log = logging.getLogger("fedsynth.server")
 class _Batch:
     """Messages of one exchange to one site that are sent as one Flower message.
 
-    ``positions`` are their indices in the exchange. ``sent`` is Flower's message id, empty while none is in transit.
-    ``connected`` is the node's connection time when it was sent, ``why`` the reason why the last one failed, and
-    ``told`` what was reported of the site since. It is not sent again before ``due``, and ``pause`` doubles each
-    time: a node that reconnects forever would otherwise fill the SuperLink's disk with copies.
+    ``positions`` are their indices in the exchange; ``sent`` is Flower's message id, empty while none is in transit;
+    ``connected`` is the node's connection time when it was sent, ``told`` what was reported of the site since. It is
+    not sent again before ``due``, and ``pause`` doubles each time: a node that reconnects forever would otherwise fill
+    the SuperLink's disk with copies.
     """
 
     site: str
@@ -66,59 +66,47 @@ class _Batch:
 
 @dataclass
 class _Exchange:
-    """An exchange in progress: the messages, the replies so far by position, and the batches still waited for."""
-
     asked: Sequence[Message]
     batches: list[_Batch]
     replies: dict[int, Reply] = field(default_factory=dict)
     looks: int = 0
 
 
+@dataclass(eq=False)
 class FlowerTransport:
     """Transport over Flower: sends requests to the sites' nodes and yields the sites' replies.
 
     It is a :class:`~fedsynth.federation.transport.Transport`; all messages of one call of :meth:`exchange` to one node
-    go in one Flower message, or in several beyond 64 MiB. ``grid`` is Flower's access to the nodes. ``sites`` are the
-    names of all sites of the federation; a node is the site of the name that it was registered under
-    (``flwr supernode register KEY --name NAME``). For a site that fails or sends an invalid answer, a reply with the
-    code ``lost`` is returned. A site that is not connected, disconnects or is slow is waited for up to ``deadline``
-    seconds. When it is back, it gets its messages again; to those that it has already answered it sends its stored
-    replies, which costs it no privacy budget. A site that has missed a deadline is passed over while it is not
-    connected. When it is back, it has :data:`GRACE` seconds to answer; once it has answered, the deadline applies
-    again. A site that stays away therefore delays a run by one deadline. A site that answers a message of another run
-    says so, and is asked again every few seconds.
+    go in one Flower message, or in several beyond 64 MiB. A node is the site of the name that it was registered under.
+    A site that is not connected, disconnects or is slow is waited for up to ``deadline`` seconds. When it is back, it
+    gets its messages again; to those that it has already answered it sends its stored replies, which costs it no
+    privacy budget. A site that has missed a deadline is passed over while it is not connected. When it is back, it has
+    :data:`GRACE` seconds to answer; once it has answered, the deadline applies again. A site that stays away therefore
+    delays a run by one deadline. A site that answers a message of another run says so, and is asked again every few
+    seconds.
 
-    ``poll`` is the time in seconds between two looks for replies. ``tell(site, state)`` is called when a site is
+    ``poll`` is the time in seconds between two looks for replies. ``report(site, state)`` is called when a site is
     ``connected``, ``away``, ``busy`` or has ``answered``.
     """
 
-    def __init__(
-        self, grid: Grid, sites: Sequence[str], deadline: float, poll: float = POLL, tell: Tell = ignore_report
-    ) -> None:
-        """Take Flower's grid, the roster and the deadline of an exchange."""
-        self._grid = grid
-        self._sites = tuple(sites)
-        self._deadline = deadline
-        self._poll = poll
-        self._tell = tell
-        self._late: set[str] = set()
-
-    @property
-    def sites(self) -> Sequence[str]:
-        """Names of all sites of the federation (the roster), connected or not."""
-        return self._sites
+    grid: Grid
+    sites: Sequence[str]
+    deadline: float
+    poll: float = POLL
+    report: Tell = ignore_report
+    _late: set[str] = field(default_factory=set, init=False)
 
     def nodes(self) -> dict[str, NodeInfo]:
         """Return the connected Flower nodes of the federation's sites, by site name; nodes of other names are left out.
 
-        Raises :class:`Refused` if two nodes share a site's name, and :class:`FedsynthError` if Flower's server cannot
-        be reached.
+        Raises :class:`Refused` if two nodes share a site's name, and :class:`FedsynthError` if Flower cannot be
+        reached.
         """
         found: dict[str, NodeInfo] = {}
         with _reached():
-            nodes = list(self._grid.get_nodes())
+            nodes = list(self.grid.get_nodes())
         for node in nodes:
-            if node.name not in self._sites:
+            if node.name not in self.sites:
                 continue
             if node.name in found:
                 raise Refused(
@@ -129,20 +117,20 @@ class FlowerTransport:
         return found
 
     def wait(self, least: int) -> tuple[str, ...]:
-        """Wait until all sites are connected, at most for the transport's deadline; return the names of those that are.
+        """Wait until all sites are connected, at most for the deadline; return the names of those that are.
 
         Raises :class:`SiteLost` if they are fewer than ``least``, and what :meth:`nodes` raises.
         """
-        end = time.monotonic() + self._deadline
+        end = time.monotonic() + self.deadline
         connected: dict[str, NodeInfo] = {}
         while True:
             before, connected = connected, self.nodes()
             for name in connected.keys() - before.keys():
-                self._tell(name, "connected")
-            if len(connected) == len(self._sites) or time.monotonic() >= end:
+                self.report(name, "connected")
+            if len(connected) == len(self.sites) or time.monotonic() >= end:
                 break
-            time.sleep(self._poll)
-        missing = [name for name in self._sites if name not in connected]
+            time.sleep(self.poll)
+        missing = [name for name in self.sites if name not in connected]
         if len(connected) < least:
             raise SiteLost(
                 f"{len(connected)} sites are connected and {least} are required; missing: {', '.join(missing)}. "
@@ -151,13 +139,12 @@ class FlowerTransport:
         if missing:
             _log.warning("not connected, and left out until they are: %s", missing)
         self._late.update(missing)
-        return tuple(name for name in self._sites if name in connected)
+        return tuple(name for name in self.sites if name in connected)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Send requests, each to one site, and yield one reply per message, in their order, as soon as it has arrived.
 
-        A site without a valid answer in time gets a reply with the code ``lost``. Raises :class:`FedsynthError` if
-        Flower's server ended, or the run was stopped.
+        Raises :class:`FedsynthError` if Flower's server ended, or the run was stopped.
         """
         asked = list(messages)
         if not asked:
@@ -167,36 +154,32 @@ class FlowerTransport:
             while position not in going_on.replies:
                 self._step(going_on)
                 if position not in going_on.replies:
-                    time.sleep(self._poll)
+                    time.sleep(self.poll)
             yield going_on.replies.pop(position)
 
     def _batched(self, asked: Sequence[Message]) -> Iterator[_Batch]:
-        """Yield the messages in batches, with each site's deadline."""
         now = time.monotonic()
         for name in dict.fromkeys(message.site for message in asked):
             positions = [at for at, message in enumerate(asked) if message.site == name]
-            patience = min(GRACE, self._deadline) if name in self._late else self._deadline
-            for batch in _batches(positions, [asked[at].size for at in positions]):
-                yield _Batch(name, batch, now + patience, self._poll * LOOKS)
+            patience = min(GRACE, self.deadline) if name in self._late else self.deadline
+            for batch in in_batches(positions, lambda at: asked[at].size):
+                yield _Batch(name, batch, now + patience, self.poll * LOOKS)
 
     def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
-        """Send notices to the sites that are connected, and pass what they reply within ``patience`` s to ``accept``.
-
-        It is a method of :class:`~fedsynth.runs.ending.NoticeTransport`. All notices to a site go in one message.
-        """
+        """Send notices to the sites that are connected, and pass what they reply in ``patience`` s to ``accept``."""
         nodes, sent = self.nodes(), dict[str, list[EndNotice]]()
-        by_site = {site: [notice for notice in notices if notice.site == site] for site in self._sites}
+        by_site = {site: [notice for notice in notices if notice.site == site] for site in self.sites}
         for site, told in by_site.items():
             if told and site in nodes:
                 content = pack("requests", [notice.data for notice in told])
                 message = FlowerMessage(content, nodes[site].node_id, ASK, ttl=patience + GRACE, group_id="end")
                 with _reached():
-                    sent |= dict.fromkeys(self._grid.push_messages([message]), told)
+                    sent |= dict.fromkeys(self.grid.push_messages([message]), told)
         end = time.monotonic() + patience
         while sent and time.monotonic() < end:
-            time.sleep(self._poll)
+            time.sleep(self.poll)
             with _reached():
-                replies = list(self._grid.pull_messages(list(sent)))
+                replies = list(self.grid.pull_messages(list(sent)))
             for reply in replies:
                 told = sent.pop(reply.metadata.reply_to_message_id, [])
                 try:
@@ -206,7 +189,6 @@ class FlowerTransport:
                     _log.warning("a site's acknowledgement cannot be read: %s", error)
 
     def _step(self, exchange: _Exchange) -> None:
-        """Send due messages, receive replies, and give up overdue ones."""
         if exchange.looks % LOOKS == 0:
             nodes = self.nodes()
             if exchange.looks == 0:
@@ -246,14 +228,14 @@ class FlowerTransport:
             batch.connected = node.last_activated_at
             content = pack("requests", [exchange.asked[at].data for at in batch.positions])
             group = str(exchange.asked[batch.positions[0]].request.head.step)
-            ttl = max(batch.end - now, self._poll)
+            ttl = max(batch.end - now, self.poll)
             pushed.append(FlowerMessage(content, node.node_id, ASK, ttl=ttl, group_id=group))
             batches.append(batch)
         if not pushed:
             return
         with _reached():
             try:
-                ids = list(self._grid.push_messages(pushed))  # empty if it takes none
+                ids = list(self.grid.push_messages(pushed))  # empty if it takes none
             except ObjectPushError as error:  # if the run has ended, the next call says so
                 _log.info("%s", error)
                 ids = []
@@ -262,12 +244,11 @@ class FlowerTransport:
             batch.why = "its node connected anew" if sent else "Flower did not take the message"
 
     def _receive(self, exchange: _Exchange) -> None:
-        """Take the replies that have arrived."""
         waiting = {batch.sent: batch for batch in exchange.batches if batch.sent}
         if not waiting:
             return
         with _reached():
-            messages = list(self._grid.pull_messages(list(waiting)))
+            messages = list(self.grid.pull_messages(list(waiting)))
         for message in messages:
             batch = waiting.pop(message.metadata.reply_to_message_id, None)
             if batch is None:
@@ -285,7 +266,7 @@ class FlowerTransport:
     def _report(self, batch: _Batch, state: SiteState) -> None:
         if state != batch.told:
             batch.told = state
-            self._tell(batch.site, state)
+            self.report(batch.site, state)
 
     def _take(self, exchange: _Exchange, batch: _Batch, message: FlowerMessage) -> None:
         """Take a site's replies out of its message, which may hold anything at all."""
@@ -298,7 +279,7 @@ class FlowerTransport:
             return
         exchange.batches.remove(batch)
         self._late.discard(batch.site)
-        self._tell(batch.site, "answered")
+        self.report(batch.site, "answered")
         for at, part in zip(batch.positions, parts, strict=True):
             exchange.replies[at] = reply = exchange.asked[at].reply(part)
             if reply.code == "lost":
@@ -316,7 +297,6 @@ class FlowerTransport:
 
 @contextmanager
 def _reached() -> Iterator[None]:
-    """Raise :class:`FedsynthError` if the SuperLink cannot be reached, or has been told to stop the run."""
     try:
         yield
     except (httpx.HTTPError, ObjectPullError, RunNotRunningException) as error:
@@ -324,16 +304,3 @@ def _reached() -> Iterator[None]:
             f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, or the run was "
             "stopped; start the run again to resume it"
         ) from error
-
-
-def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the positions in runs of at most ``LARGEST_BATCH`` bytes; a larger request goes alone."""
-    batch: list[int] = []
-    used = 0
-    for position, size in zip(positions, sizes, strict=True):
-        if batch and used + size > LARGEST_BATCH:
-            yield batch
-            batch, used = [], 0
-        batch.append(position)
-        used += size
-    yield batch

@@ -11,8 +11,7 @@ from pathlib import Path
 from fedsynth import __version__
 from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.enrolment import AUTHORITY
-from fedsynth.deploy.flower.files import nginx_file, toml_file
-from fedsynth.deploy.flower.services import server_services
+from fedsynth.deploy.flower.files import nginx_file, server_services, toml_file
 from fedsynth.deploy.roster import Invitation, InvitedTerms, to_text
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.names import parse_address
@@ -27,12 +26,11 @@ from fedsynth.schema import Schema
 def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> InvitedTerms:
     """Write a federation's new folder ``root`` for a job, completely or not at all; return the terms for its sites.
 
-    Terms are what every site accepts when it joins, such as coordinator, schema and budget. ``job`` holds the settings
-    of the run to be made, with its sites; ``schema`` is the agreed schema; ``superlink`` is the HOST:PORT at which
-    sites reach the server, where HOST is no IPv6 address. The keys of coordinator, certificate authority, server and
-    administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an invalid ``superlink``
-    and an infinite epsilon, :class:`Unsupported` for a job without the section ``[deployment]``, which names the sites,
-    what the job raises for invalid options, and ``OSError`` if ``root`` exists and is not an empty folder.
+    ``superlink`` is the HOST:PORT at which sites reach the server, where HOST is no IPv6 address. The keys of
+    coordinator, authority, server and administrator are drawn here, but no keys of sites. Raises
+    :class:`InvalidParameter` for an invalid ``superlink`` and an infinite epsilon, :class:`Unsupported` for a job
+    without the section ``[deployment]``, what the job raises for invalid options, and ``OSError`` if ``root`` exists
+    and is not an empty folder.
     """
     host, port = parse_address(superlink)
     if ":" in host:
@@ -82,8 +80,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> In
 
 
 def _write_folder(root: Path, contents: Mapping[str, str | bytes]) -> None:
-    """Write a folder, completely or not at all, accessible to its owner alone, since it will hold keys and
-    databases."""
+    """Write a folder, completely or not at all, accessible to its owner alone."""
     root.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
     try:

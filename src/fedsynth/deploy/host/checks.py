@@ -32,7 +32,7 @@ from typing import Any, Literal
 from fedsynth.deploy.host.config import SiteConfig
 from fedsynth.deploy.host.rows import load_rows, person_limit, rows_in_place
 from fedsynth.deploy.host.state import among_peers, open_account, public_part, site_secret
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError, said
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
@@ -62,10 +62,9 @@ _MESSAGES = {  # OpenSSL's X509_V_ERR codes
 class PreflightCheck:
     """Result of one preflight check of a host, as ``fedsynth site check`` prints it.
 
-    ``name`` says what was checked ("disk", "clock"), ``found`` is the finding in words. ``state`` is ``failure`` if the
-    host cannot take part like this, ``warning`` if something needs a look or the check could not run. ``mend`` says how
-    to fix the finding; it is empty for ``ok``, and where ``found`` already says so. ``code`` is the exit code of the
-    command if this check failed: 3 if rows and schema do not fit, 4 if no budget is left, else 8.
+    ``state`` is ``failure`` if the host cannot take part like this, ``warning`` if something needs a look or the check
+    could not run. ``mend`` says how to fix the finding; it is empty for ``ok``, and where ``found`` already says so.
+    ``code`` is the exit code if this check failed: 3 if rows and schema do not fit, 4 if no budget is left, else 8.
     """
 
     name: str
@@ -79,6 +78,18 @@ class PreflightCheck:
         return {**asdict(self), "code": self.code if self.state == "failure" else 0}
 
 
+def _ok(name: str, found: str) -> PreflightCheck:
+    return PreflightCheck(name, "ok", found)
+
+
+def _warning(name: str, found: str, mend: str) -> PreflightCheck:
+    return PreflightCheck(name, "warning", found, mend)
+
+
+def _failure(name: str, found: str, mend: str = "", code: int = 8) -> PreflightCheck:
+    return PreflightCheck(name, "failure", found, mend, code)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The host alone
 
@@ -88,29 +99,27 @@ def check_packages(
 ) -> list[PreflightCheck]:
     """Check the versions of Python, fedsynth, its core packages and flwr (Flower) on this host.
 
-    ``lockstep`` is the version of flwr at the SuperLink (Flower's server process), such as "1.41.0": its first two
-    numbers must be the same here. If it is empty, they must be those that the installed fedsynth requires.
-    ``installed`` returns the version of a package by its name; tests replace it. Returns the checks ``packages`` and
-    ``flower``: another version of flwr is a failure, no flwr or one whose SuperLink cannot work a warning.
+    The first two numbers of flwr must be those of ``lockstep``, the version at the SuperLink, or else those that the
+    installed fedsynth requires. Another version is a failure, no flwr or one whose SuperLink cannot work a warning.
     """
     core = [f"{name} {installed(name)}" for name in ("fedsynth", "numpy", "cryptography")]
-    checks = [PreflightCheck("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
+    checks = [_ok("packages", ", ".join([f"python {platform.python_version()}", *core]))]
     try:
         here = installed("flwr")
     except importlib.metadata.PackageNotFoundError:
         mend = "a host that joins a federation needs it: pip install 'fedsynth[flower]'"
-        return [*checks, PreflightCheck("flower", "warning", "flwr is not installed", mend)]
+        return [*checks, _warning("flower", "flwr is not installed", mend)]
     minor = _minor(here)
     wanted = _minor(lockstep) if lockstep else _required_minor()
     if minor != wanted:
         who = f"the SuperLink has {lockstep}" if lockstep else f"this fedsynth is made for {wanted}"
         mend = f"all hosts upgrade together: pip install 'flwr=={wanted}.*'"
-        return [*checks, PreflightCheck("flower", "failure", f"flwr {here} here, and {who}", mend)]
+        return [*checks, _failure("flower", f"flwr {here} here, and {who}", mend)]
     if folder := folder_with_spaces():
         what = f"flwr {here} is in a folder with a space in its path, where its SuperLink makes no tables: {folder}"
         mend = "before this host is a server, install fedsynth in a folder without spaces; a site needs nothing"
-        return [*checks, PreflightCheck("flower", "warning", what, mend)]
-    return [*checks, PreflightCheck("flower", "ok", f"flwr {here}")]
+        return [*checks, _warning("flower", what, mend)]
+    return [*checks, _ok("flower", f"flwr {here}")]
 
 
 def folder_with_spaces(path: Sequence[str] | None = None) -> str:
@@ -137,89 +146,75 @@ def _required_minor() -> str:
 
 
 def check_entropy() -> PreflightCheck:
-    """Check that the system's random source, from which noise and keys come, is seeded.
-
-    Returns a failure if it is not, which happens only shortly after a machine has started.
-    """
+    """Check that the system's random source is seeded, which it is not only shortly after a machine has started."""
     if not hasattr(os, "getrandom"):
-        return PreflightCheck("entropy", "ok", f"{len(os.urandom(32))} bytes from the operating system")
+        return _ok("entropy", f"{len(os.urandom(32))} bytes from the operating system")
     try:
         drawn = os.getrandom(32, os.GRND_NONBLOCK)
     except BlockingIOError:
         mend = "wait until the machine has been up for a while, or give it a virtio-rng device"
-        return PreflightCheck("entropy", "failure", "the random source is not seeded yet", mend)
-    return PreflightCheck("entropy", "ok", f"{len(drawn)} bytes from a seeded source")
+        return _failure("entropy", "the random source is not seeded yet", mend)
+    return _ok("entropy", f"{len(drawn)} bytes from a seeded source")
 
 
 def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[PreflightCheck]:
     """Check the environment variables about proxies and TLS, which can break connections or give away their keys.
 
-    ``host`` is the name, without a port, of the host of the SuperLink (Flower's server process); if it is empty, only
-    connections to this host itself are considered. ``environment`` holds the variables by name. Returns the check
-    ``proxy`` and, if a variable about TLS is set, ``tls environment``. A proxy that would carry connections of Flower's
-    processes to this host itself is a failure, and so is SSLKEYLOGFILE, which writes the keys of all connections to a
-    file. A proxy that would carry connections to ``host``, and a variable that replaces the system's certificate
-    authorities, are warnings.
+    ``host`` is the SuperLink's name without a port; if it is empty, only connections to this host itself are
+    considered. A proxy that would carry those is a failure, and so is SSLKEYLOGFILE, which writes the keys of all
+    connections to a file. A proxy that would carry connections to ``host``, and a variable that replaces the system's
+    certificate authorities, are warnings.
     """
     checks = [_proxy(host, {name: value for name, value in environment.items() if value})]
     if environment.get("SSLKEYLOGFILE"):
         mend = "unset SSLKEYLOGFILE: it writes the keys of every TLS connection to a file"
-        checks.append(PreflightCheck("tls environment", "failure", "SSLKEYLOGFILE is set", mend))
+        checks.append(_failure("tls environment", "SSLKEYLOGFILE is set", mend))
     elif trust := [name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE") if environment.get(name)]:
         mend = "these replace the system's authorities; Flower is told its own by --root-certificates"
-        checks.append(PreflightCheck("tls environment", "warning", f"{', '.join(trust)} set", mend))
+        checks.append(_warning("tls environment", f"{', '.join(trust)} set", mend))
     return checks
 
 
 def _proxy(host: str, environment: Mapping[str, str]) -> PreflightCheck:
     proxies = [name for name in sorted(environment) if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]
     if not proxies:
-        return PreflightCheck("proxy", "ok", "none in the environment")
+        return _ok("proxy", "none in the environment")
     named, direct = ", ".join(proxies), {"no": environment.get("no_proxy") or environment.get("NO_PROXY", "")}
     asked = urllib.request.proxy_bypass_environment  # type: ignore[attr-defined]  # what Python's own clients ask
     if around := [one for one in ("127.0.0.1", "localhost") if not asked(one, direct)]:
         mend = "Flower's own processes talk over loopback: export NO_PROXY=localhost,127.0.0.1,$NO_PROXY"
-        return PreflightCheck("proxy", "failure", f"{named} would also catch {' and '.join(around)}", mend)
+        return _failure("proxy", f"{named} would also catch {' and '.join(around)}", mend)
     if host and not asked(host, direct):
         mend = f"if the proxy opens TLS, certificates will not match: add {host} to NO_PROXY, or let it tunnel"
-        return PreflightCheck("proxy", "warning", f"{named} would carry connections to {host}", mend)
-    return PreflightCheck("proxy", "ok", f"{named} set, and bypassed where it must be")
+        return _warning("proxy", f"{named} would carry connections to {host}", mend)
+    return _ok("proxy", f"{named} set, and bypassed where it must be")
 
 
 def check_private(name: str, path: Path) -> PreflightCheck:
-    """Check that a file or folder with a secret belongs to this user, and that no other user may read or write it.
-
-    ``name`` is the name of the returned check, such as "node key". Only the permissions are looked at, not the content.
-    A missing file is a warning.
-    """
+    """Check that a secret file belongs to this user alone, by its permissions; a missing one is a warning."""
     mend = "run as the user that the site runs as"
     try:
         held = path.stat()
     except FileNotFoundError:
-        mend = "a site that never ran has none: fedsynth site join"
-        return PreflightCheck(name, "warning", f"{path} is not there", mend)
+        return _warning(name, f"{path} is not there", "a site that never ran has none: fedsynth site join")
     except PermissionError:
-        return PreflightCheck(name, "failure", f"{path} cannot be reached by this user", mend)
+        return _failure(name, f"{path} cannot be reached by this user", mend)
     mode = stat.S_IMODE(held.st_mode)
     if mode & 0o077:
-        found = f"{path} has mode {mode:o}: others may read or write"
-        return PreflightCheck(name, "failure", found, f"chmod go-rwx {path}")
+        return _failure(name, f"{path} has mode {mode:o}: others may read or write", f"chmod go-rwx {path}")
     if hasattr(os, "geteuid") and held.st_uid != os.geteuid():
-        return PreflightCheck(name, "failure", f"{path} belongs to user {held.st_uid}", mend)
-    return PreflightCheck(name, "ok", f"{path} is its owner's alone (mode {mode:o})")
+        return _failure(name, f"{path} belongs to user {held.st_uid}", mend)
+    return _ok(name, f"{path} is its owner's alone (mode {mode:o})")
 
 
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[PreflightCheck]:
-    """Check that the folder of a site's state is writable, roomy and on a local disk.
+    """Check that the folder of a site's state is writable, roomy (100 MiB; less than 1 GiB warns) and on a local disk.
 
-    The state is the site's account (its record of spent budget), its secret and its copies of rows. ``mounts`` lists
-    the mounted file systems in the format of ``/proc/mounts``; if it is missing, their types are not checked. Returns
-    the checks ``state``, ``disk`` and, only if it fails, ``file system``. Less than 100 MiB of free space is a failure,
-    less than 1 GiB a warning; a network file system is a failure, since its locks are not reliable. If the folder is
-    missing or cannot be written to, that failure is the only result.
+    ``mounts`` lists the mounted file systems in the format of ``/proc/mounts``; if it is missing, their types are not
+    checked. A network file system is a failure, since its locks are not reliable.
     """
     if not folder.is_dir():
-        return [PreflightCheck("state", "failure", f"{folder} is not a folder", "fedsynth site join makes it")]
+        return [_failure("state", f"{folder} is not a folder", "fedsynth site join makes it")]
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
@@ -227,21 +222,20 @@ def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Prefl
             os.fsync(file.fileno())
     except OSError as error:
         mend = "give the user that the site runs as the right to write there"
-        return [PreflightCheck("state", "failure", f"{folder} cannot be written to ({error.strerror})", mend)]
-    checks = [PreflightCheck("state", "ok", f"{folder} can be written to")]
+        return [_failure("state", f"{folder} cannot be written to ({error.strerror})", mend)]
+    checks = [_ok("state", f"{folder} can be written to")]
     free = shutil.disk_usage(folder).free
-    said = f"{free / 2**20:.0f} MiB free in {folder}"
+    told = f"{free / 2**20:.0f} MiB free in {folder}"
     mend = "make room: an account that cannot be written stops the site" if free < _ROOMY else ""
     state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if mend else "ok"
-    checks.append(PreflightCheck("disk", state, said, mend))
+    checks.append(PreflightCheck("disk", state, told, mend))
     if (kind := _file_system(folder, mounts)) in _REMOTE:
         mend = "file locks over a network are not to be relied on; put the state on a local disk"
-        checks.append(PreflightCheck("file system", "failure", f"{folder} is on {kind}", mend))
+        checks.append(_failure("file system", f"{folder} is on {kind}", mend))
     return checks
 
 
 def _file_system(folder: Path, mounts: Path) -> str:
-    """Return the type of a folder's file system; empty if unknown."""
     if not mounts.is_file():
         return ""
     entries = [line.split()[1:3] for line in mounts.read_text().splitlines()]
@@ -252,11 +246,7 @@ def _file_system(folder: Path, mounts: Path) -> str:
 
 
 def check_bind(address: str) -> PreflightCheck:
-    """Check that a server on this host can listen at an address: it is free, and this user may use its port.
-
-    ``address`` is HOST:PORT of this host, such as 127.0.0.1:9094; :class:`~fedsynth.errors.InvalidParameter` is raised
-    for any other form.
-    """
+    """Check that a server on this host can listen at an address (HOST:PORT): it is free, and its port allowed."""
     host, port = parse_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -265,8 +255,8 @@ def check_bind(address: str) -> PreflightCheck:
             probe.bind((host, port))
         except OSError as error:
             mend = "stop what holds it, or choose another port (below 1024 needs rights)"
-            return PreflightCheck("bind", "failure", f"{address} cannot be bound ({error.strerror})", mend)
-    return PreflightCheck("bind", "ok", f"{address} is free")
+            return _failure("bind", f"{address} cannot be bound ({error.strerror})", mend)
+    return _ok("bind", f"{address} is free")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -279,36 +269,32 @@ def check_roots(
     name: str = "root certificates",
     mend: str = "ask the consortium for its CA certificate, in PEM",
 ) -> PreflightCheck:
-    """Check that a file holds certificates (PEM), and that all of them are valid now.
+    """Check that a file holds certificates (PEM), and that all of them are valid now and for 30 days (else a warning).
 
-    The certificates are usually those of the authorities that this host trusts; a site also checks its own in this way.
-    ``now`` returns the current time, ``name`` is the name of the returned check, and ``mend`` the fix that it gives for
-    a file that is missing or unreadable. A certificate that ends within 30 days is a warning.
+    ``mend`` is the fix for a file that is missing or unreadable.
     """
     from cryptography import x509
 
     if not path.is_file():
-        return PreflightCheck(name, "failure", f"{path} is missing", mend)
+        return _failure(name, f"{path} is missing", mend)
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError):
-        return PreflightCheck(name, "failure", f"{path} holds no certificate that can be read", mend)
+        return _failure(name, f"{path} holds no certificate that can be read", mend)
     end = min(one.not_valid_after_utc for one in found)
     if end < now():
-        return PreflightCheck(name, "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
+        return _failure(name, f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
     if max(one.not_valid_before_utc for one in found) > now():
-        return PreflightCheck(name, "failure", f"{path} is not valid yet", "set this host's clock")
+        return _failure(name, f"{path} is not valid yet", "set this host's clock")
     return _lasting(name, f"{path}", end, now())
 
 
 def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[PreflightCheck]:
-    """Connect to the SuperLink, Flower's server process, as a site would; check reachability, certificate and clock.
+    """Connect to the SuperLink, as a site would; check reachability, certificate and clock until one fails.
 
-    ``address`` is its HOST:PORT, ``roots`` a file (PEM) of the certificate authorities to trust (``None``: the
-    system's), and ``clock`` returns this host's time in seconds since 1970. Proxies are not used. Returns the checks
-    ``superlink``, ``certificate`` and ``clock``, up to the first that failed. Clocks are compared to about a second;
-    Flower refuses a host that is more than 5 s ahead or 305 s behind, so that is a failure. Raises
-    :class:`~fedsynth.errors.InvalidParameter` for an address of another form.
+    ``roots`` is a file (PEM) of the certificate authorities to trust (``None``: the system's), ``clock`` returns this
+    host's Unix time. Proxies are not used. Clocks are compared to about a second; Flower refuses a host that is more
+    than 5 s ahead or 305 s behind, so that is a failure.
     """
     host, port = parse_address(address)
     try:
@@ -316,19 +302,19 @@ def check_superlink(address: str, roots: Path | None, clock: Callable[[], float]
     except OSError as error:
         found = f"{address} cannot be reached ({error.strerror or error})"
         mend = "is it running, is the name right, does a firewall let this host through?"
-        return [PreflightCheck("superlink", "failure", found, mend)]
-    checks = [PreflightCheck("superlink", "ok", f"{address} can be reached")]
+        return [_failure("superlink", found, mend)]
+    checks = [_ok("superlink", f"{address} can be reached")]
     with plain:
         try:
             context = ssl.create_default_context(cafile=None if roots is None else str(roots))
             tls = context.wrap_socket(plain, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            said = error.verify_message or "certificate verification failed"
-            mend = _MESSAGES.get(error.verify_code, f"{address}: {said}")
-            return [*checks, PreflightCheck("certificate", "failure", said, mend)]
+            told = error.verify_message or "certificate verification failed"
+            mend = _MESSAGES.get(error.verify_code, f"{address}: {told}")
+            return [*checks, _failure("certificate", told, mend)]
         except (ssl.SSLError, OSError) as error:
             mend = "does it speak TLS on this port? is a proxy in between? is the root file a PEM file?"
-            return [*checks, PreflightCheck("certificate", "failure", f"no TLS connection ({error})", mend)]
+            return [*checks, _failure("certificate", f"no TLS connection ({error})", mend)]
         with tls:
             held = tls.getpeercert() or {}
             end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(held["notAfter"])), UTC)
@@ -338,8 +324,8 @@ def check_superlink(address: str, roots: Path | None, clock: Callable[[], float]
 
 def _lasting(name: str, what: str, end: datetime, now: datetime) -> PreflightCheck:
     if (end - now).days < _SOON:
-        return PreflightCheck(name, "warning", f"{what}; ends on {end:%Y-%m-%d}", "have the next one made in time")
-    return PreflightCheck(name, "ok", f"{what}; valid until {end:%Y-%m-%d}")
+        return _warning(name, f"{what}; ends on {end:%Y-%m-%d}", "have the next one made in time")
+    return _ok(name, f"{what}; valid until {end:%Y-%m-%d}")
 
 
 def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> PreflightCheck:
@@ -355,15 +341,15 @@ def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> Preflig
         stated = parsedate_to_datetime(answer.headers["Date"] or "").timestamp()
     except (http.client.HTTPException, OSError, ValueError) as error:
         found = f"not compared: the server states no time ({type(error).__name__})"
-        return PreflightCheck("clock", "warning", found, f"compare by hand; {mend}")
+        return _warning("clock", found, f"compare by hand; {mend}")
     ahead = before - (stated + 1) if before > stated + 1 else min(0.0, after - stated)
     found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the SuperLink"
     if ahead > AHEAD or ahead < -BEHIND:
         found += f"; Flower refuses a node more than {AHEAD:.0f} s ahead or {BEHIND:.0f} s behind"
-        return PreflightCheck("clock", "failure", found, mend)
+        return _failure("clock", found, mend)
     if abs(ahead) > AHEAD / 2:
-        return PreflightCheck("clock", "warning", found, mend)
-    return PreflightCheck("clock", "ok", f"within {AHEAD / 2:.1f} s of the SuperLink")
+        return _warning("clock", found, mend)
+    return _ok("clock", f"within {AHEAD / 2:.1f} s of the SuperLink")
 
 
 def examine(
@@ -377,13 +363,10 @@ def examine(
 ) -> list[PreflightCheck]:
     """Run the preflight checks of a machine that the arguments ask for; a failure does not stop the others.
 
-    ``superlink`` is HOST:PORT of the SuperLink, Flower's server process; without it, its certificate is not checked,
-    nor this host's clock compared with its own. ``roots`` is a file (PEM) of certificate authorities, by default the
-    system's are used. ``state`` is a site's state folder, ``private`` maps names of checks to files that only their
-    owner may read, ``bind`` holds addresses (HOST:PORT) that servers on this host need, and ``lockstep`` is the version
-    of flwr (Flower) at the SuperLink (:func:`check_packages`). Versions, random source and environment variables are
-    always checked, and come first in the result. Raises :class:`~fedsynth.errors.InvalidParameter` for an address that
-    is not HOST:PORT.
+    Without ``superlink`` (HOST:PORT), certificate and clock are not checked. ``private`` maps names of checks to files
+    that only their owner may read, ``bind`` holds addresses that servers on this host need, and ``lockstep`` is the
+    version of flwr at the SuperLink. Raises :class:`~fedsynth.errors.InvalidParameter` for an address that is not
+    HOST:PORT.
     """
     host = parse_address(superlink)[0] if superlink else ""
     checks = [*check_packages(lockstep), check_entropy(), *check_environment(host)]
@@ -394,7 +377,7 @@ def examine(
     if superlink:
         checks += check_superlink(superlink, roots)
     else:
-        checks.append(PreflightCheck("clock", "warning", "not compared", "give --superlink HOST:PORT"))
+        checks.append(_warning("clock", "not compared", "give --superlink HOST:PORT"))
     return checks
 
 
@@ -403,31 +386,32 @@ def examine(
 
 
 def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
-    """Yield the preflight checks of a deployed site, for ``fedsynth site check``; a failure does not stop the others.
+    """Yield the preflight checks of a deployed site; a failure does not stop the others.
 
-    The checks are: rows, account (the record of spent budget), policy (what the site answers), coordinator (whose
-    requests it answers), roster (the signed list of all sites with their keys), root certificates, the site's own
-    certificate and its key if they exist, and the key of its Flower node. The ``code`` of a failure is 3 if rows and
-    schema do not fit or a CSV file seems to be of another kind than declared, 4 if no budget is left, else 8. Nothing
-    is sent, and no budget is spent. The rows are read; those of a file are kept, encoded, in the cache of the state
-    folder, unless they are counted or streamed.
+    Nothing is sent, and no budget is spent. The rows are read; those of a file are kept, encoded, in the cache of the
+    state folder, unless they are counted or streamed.
     """
-    for name, look in (("rows", _rows), ("account", _account), ("policy", _policy), ("coordinator", _coordinator_key)):
-        yield _said(name, look, config)
+    for name, look in (("rows", _rows), ("account", _account), ("policy", _policy)):
+        yield _found(name, look, config)
+    yield _ok("coordinator", f"answers the coordinator of key {config.coordinator.hex()[:16]}... alone")
     yield _roster(config)
     yield check_roots(config.root_certificates)
-    yield from _certificate(config)
+    if config.certificate_key.exists():  # some sites connect in another way
+        yield check_private("certificate key", config.certificate_key)
+    if config.certificate.exists():
+        mend = "fedsynth site join INVITATION again, and send the request: the admission brings the new certificate"
+        yield check_roots(config.certificate, name="certificate", mend=mend)
     private = check_private("node key", config.key)
-    yield _said("node key", _node_key, config) if private.state == "ok" else replace(private, state="failure")
+    yield _found("node key", _node_key, config) if private.state == "ok" else replace(private, state="failure")
 
 
-def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> PreflightCheck:
+def _found(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> PreflightCheck:
     """Return the finding of ``look``, or the error that it raises, whose message includes the fix."""
     try:
-        return PreflightCheck(name, "ok", look(config))
+        return _ok(name, look(config))
     except (FedsynthError, OSError) as error:
         code = 3 if isinstance(error, SchemaError) else 4 if isinstance(error, BudgetExceeded) else 8
-        return PreflightCheck(name, "failure", str(error), code=code)
+        return _failure(name, str(error), code=code)
 
 
 def _rows(config: SiteConfig) -> str:
@@ -460,19 +444,19 @@ def _rows(config: SiteConfig) -> str:
             f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
             "promises a single record nothing; choose one well below, such as 1e-6"
         )
-    said = f"{rows} rows fit schema {schema.digest[:12]}"
-    said += f", {left_out} do not and are left out" if left_out else ""
+    told = f"{rows} rows fit schema {schema.digest[:12]}"
+    told += f", {left_out} do not and are left out" if left_out else ""
     if rows > config.policy.timed_rows:
-        said += f", more than the {config.policy.timed_rows} of timed_rows: how long training takes would show that"
-    said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.drafted else ""
+        told += f", more than the {config.policy.timed_rows} of timed_rows: how long training takes would show that"
+    told += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.drafted else ""
     if config.person:
-        said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
+        told += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
     if not config.holds_rows:
         where = "streamed" if config.streamed else "counted where they are"
-        said += f"; {where}, each question as the rows are then"
+        told += f"; {where}, each question as the rows are then"
     if not looked:
-        said += "; values that are clipped or recoded are not listed here (fedsynth schema check lists them)"
-    return with_lines(said, found)
+        told += "; values that are clipped or recoded are not listed here (fedsynth schema check lists them)"
+    return with_lines(told, found)
 
 
 def _account(config: SiteConfig) -> str:
@@ -480,20 +464,17 @@ def _account(config: SiteConfig) -> str:
     site_secret(config, account)
     if fault := account.verify().wrong:
         raise FedsynthError(fault)
-    said = account_text(config, account)
+    told = account_text(config, account)
     if config.policy.budget.share_of(account.spent_under(config.policy.change)) >= 1 - 1e-9:
-        raise BudgetExceeded(f"{said}: nothing is left; only the data steward may raise [policy] budget")
-    return said
+        raise BudgetExceeded(f"{told}: nothing is left; only the data steward may raise [policy] budget")
+    return told
 
 
 def account_text(config: SiteConfig, account: Book) -> str:
     """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
 
-    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06 for persons with up to 1 row at 1 site, rows added or
-    removed, 1 open runs, audit row 12". ``account`` is the site's record of spent budget, and audit rows are its
-    numbered entries; ``config`` has the limit. The clause also says whether the policy demands a larger unit than the
-    account has, which then re-prices what is spent, and whether answers without noise were given, after which nothing
-    is guaranteed.
+    It also says whether the policy demands a larger unit than the account has, which then re-prices what is spent, and
+    whether answers without noise were given, after which nothing is guaranteed.
     """
     limit, least, change, row = config.policy.budget, config.policy.change, account.change, account.head()[0]
     at = f" at delta = {limit.delta:g}" if limit.delta else ""
@@ -546,33 +527,17 @@ def _policy(config: SiteConfig) -> str:
 def _roster(config: SiteConfig) -> PreflightCheck:
     if config.roster is None:
         mend = f"send {config.name}.request to the coordinator; fedsynth site join takes the admission that comes back"
-        return PreflightCheck("roster", "warning", "this site is not admitted yet", mend)
+        return _warning("roster", "this site is not admitted yet", mend)
     found = f"{len(config.peers)} sites, fingerprint {config.roster.roster.fingerprint}"
     if lacking := config.roster.unsigned:
-        said = f"{found}; NOT signed by all: {', '.join(lacking)} did not say that they have the same one"
+        told = f"{found}; NOT signed by all: {', '.join(lacking)} did not say that they have the same one"
         mend = "they run fedsynth site join and send what it writes; then take the coordinator's newest admission"
-        return PreflightCheck("roster", "warning", said, mend)
-    return PreflightCheck("roster", "ok", f"{found}; signed by all")
-
-
-def _certificate(config: SiteConfig) -> Iterator[PreflightCheck]:
-    """Check the site's certificate and its key, if they exist: some sites connect in another way."""
-    if config.certificate_key.exists():
-        yield check_private("certificate key", config.certificate_key)
-    if config.certificate.exists():
-        mend = "fedsynth site join INVITATION again, and send the request: the admission brings the new certificate"
-        yield check_roots(config.certificate, name="certificate", mend=mend)
-
-
-def _coordinator_key(config: SiteConfig) -> str:
-    return f"answers the coordinator of key {config.coordinator.hex()[:16]}... alone"
+        return _warning("roster", told, mend)
+    return _ok("roster", f"{found}; signed by all")
 
 
 def _node_key(config: SiteConfig) -> str:
-    try:
+    unfit = f"{config.key} is not a key that Flower accepts ({{error}}); move it away and run fedsynth site join again"
+    with said(unfit, TypeError, ValueError):  # the first for a key with a passphrase
         public = public_part(config.key.read_bytes())
-    except (TypeError, ValueError) as error:  # the first for a key with a passphrase
-        raise FedsynthError(
-            f"{config.key} is not a key that Flower accepts ({error}); move it away and run fedsynth site join again"
-        ) from error
     return f"{public.split()[0]}, sha256 {hashlib.sha256(public.encode()).hexdigest()[:16]}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from fedsynth.deploy.roster import SignedRoster, load
-from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.errors import FedsynthError, InvalidParameter, said
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import PolicySection
@@ -99,18 +99,10 @@ class SiteFile(Settings, frozen=True):
 class SiteConfig:
     """The configuration of a deployed site, read from its ``site.toml``; all paths are absolute.
 
-    ``folder`` is where ``site.toml`` lies, ``name`` the site's name, and ``state`` the folder of its account (its
-    record of spent budget) and its copies of rows. ``data`` is the source of its rows, a file (a CSV file with the kind
-    of its records) or a database table, encoded under the schema in the file ``schema``. Rows are read and encoded at
-    most once per run, unless they are ``counted`` (the database counts them for every question)
-    or ``streamed`` (every question reads all of them batch by batch, and none is kept). ``person`` is the column that
-    identifies a row's person; it is empty if the steward has declared, by ``rows_are_persons``, that no person has more
-    rows than the policy's unit says, or has declared nothing yet.
-
-    ``policy`` decides what the site answers. ``coordinator`` (64 bytes) holds the two public keys of the only server
-    that is answered. ``superlink`` is HOST:PORT of Flower's server process, ``root_certificates`` the file (PEM) of the
-    authorities to trust there, and ``key`` the file of the private key of the site's Flower node. ``roster`` is the
-    signed list of all sites with their keys; ``None`` until the coordinator has admitted the site.
+    ``data`` is the source of its rows. They are read and encoded at most once per run, unless they are ``counted`` or
+    ``streamed``. ``person`` is the column that identifies a row's person; it is empty if the steward has declared
+    ``rows_are_persons``, or nothing yet. ``coordinator`` (64 bytes) holds the two public keys of the only server that
+    is answered. ``roster`` is ``None`` until the coordinator has admitted the site.
     """
 
     folder: Path
@@ -130,10 +122,7 @@ class SiteConfig:
     rows_are_persons: bool = False
 
     def require_persons(self) -> None:
-        """Raise :class:`~fedsynth.errors.FedsynthError` unless the steward has said which rows are about one person.
-
-        A site answers nothing before, since the guarantee is for persons.
-        """
+        """Raise :class:`~fedsynth.errors.FedsynthError` unless the steward has said which rows are about one person."""
         if not (self.person or self.rows_are_persons):
             raise FedsynthError(
                 f"{self.folder / FILE}: [source] must say who a person is, since the guarantee is for persons. Write "
@@ -143,27 +132,27 @@ class SiteConfig:
 
     @property
     def peers(self) -> Mapping[str, bytes]:
-        """Public identity keys (32 bytes) of all sites of the federation by name; empty until this site is admitted."""
+        """Public identity keys (32 bytes) of all sites by name; empty until this site is admitted."""
         return self.roster.roster.identities if self.roster else {}
 
     @property
     def certificate(self) -> Path:
-        """File (PEM) of the site's own TLS certificate, which comes with its admission to the federation."""
+        """File (PEM) of the site's own TLS certificate, from its admission."""
         return self.folder / f"{self.name}.pem"
 
     @property
     def certificate_key(self) -> Path:
-        """File (PEM) of the private key of the site's TLS certificate, which never leaves the site."""
+        """File (PEM) of its private key, which never leaves the site."""
         return self.folder / f"{self.name}.key"
 
     @property
     def holds_rows(self) -> bool:
-        """Whether each run gets its own copy of the rows; ``False`` if they are counted or streamed where they are."""
+        """Whether each run gets its own copy of the rows, not counted or streamed ones."""
         return not (self.counted or self.streamed)
 
     @property
     def account(self) -> Path:
-        """File (SQLite) of the site's privacy account: spent budget, questions, replies, and the site's secret."""
+        """File (SQLite) of the site's account: spent budget, questions, replies, and the site's secret."""
         return self.state / "account.sqlite"
 
     @property
@@ -173,16 +162,15 @@ class SiteConfig:
 
     @property
     def cache(self) -> Path:
-        """File of the source's encoded rows, which saves a new run from reading an unchanged source again."""
+        """File of the source's encoded rows, which saves reading an unchanged source again."""
         return self.state / "table.fedsynth"
 
 
 def load_site_config(path: Path) -> SiteConfig:
-    """Return the configuration of a site, read from its ``site.toml``, and the roster of all sites beside it.
+    """Return the configuration of a site, from its ``site.toml`` (or its folder) and the roster beside it.
 
-    ``path`` is that file, or its folder. Raises :class:`~fedsynth.errors.FedsynthError` for a missing file, for an
-    entry that is unknown, missing or of the wrong type (the message names it), and for a roster that the coordinator
-    did not sign or that lacks this site.
+    Raises :class:`~fedsynth.errors.FedsynthError` for a missing file, an entry that is unknown, missing or of the wrong
+    type (the message names it), and a roster that the coordinator did not sign or that lacks this site.
     """
     from fedsynth.data.sources import open_source
 
@@ -192,8 +180,8 @@ def load_site_config(path: Path) -> SiteConfig:
     content = load_toml(file)
     mend = "use the fedsynth that it was written for, or write it again from the template of `fedsynth site join`"
     refuse_format(content.pop(_MARK, FORMAT), FORMAT, str(file), mend)
-    said = read_settings(SiteFile, content, str(file))
-    site, source, flower, policy = said.site, said.source, said.flower, said.policy
+    told = read_settings(SiteFile, content, str(file))
+    site, source, flower, policy = told.site, told.source, told.flower, told.policy
     if source.rows_are_persons and source.person:
         raise FedsynthError(f"{file}: [source] names a person column and says rows_are_persons = true; delete one")
     folder = file.parent.resolve()
@@ -216,7 +204,7 @@ def load_site_config(path: Path) -> SiteConfig:
             f"{file}: [source] counted = true is for a database, which counts its own rows; for a file, write "
             "streamed = true: it is read batch by batch, and no copy is kept"
         )
-    coordinator = bytes.fromhex(said.coordinator.key)
+    coordinator = bytes.fromhex(told.coordinator.key)
     return SiteConfig(
         folder,
         site.name,
@@ -249,10 +237,8 @@ def _roster(file: Path, name: str, coordinator: bytes) -> SignedRoster | None:
     if not file.exists():
         return None
     found = load(file, SignedRoster)
-    try:
+    with said(f"{file}: {{error}}; then delete the file and `fedsynth site join` the admission", FedsynthError):
         found.check(coordinator)
-    except FedsynthError as error:
-        raise FedsynthError(f"{file}: {error}; then delete the file and `fedsynth site join` the admission") from error
     if name not in found.roster.identities:
         raise FedsynthError(f"{file} names no site {name}; `fedsynth site join` takes the roster from the admission")
     return found

@@ -48,13 +48,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class RunRows:
-    """The rows of a deployed site, opened for each question once its privacy cost is charged to the site's account.
+    """The rows of a deployed site, opened for each question once its privacy cost is charged.
 
-    ``account`` is the site's record of spent budget, and ``secret`` (32 bytes) the key of the digests of rows and of
-    the choice among the rows of one person. The first question of a run reads the source under a lock and makes the
-    run's copy; later questions of the run read the copy. Rows that are counted in the database, or streamed, have no
-    copy: each question reads their current version, and the guarantee covers a person's rows in every version that the
-    run read. Versions are not compared, since the result would reveal whether rows changed.
+    ``secret`` (32 bytes) is the key of the digests of rows and of the choice among the rows of one person. The first
+    question of a run reads the source under a lock and makes the run's copy; later questions read the copy. Rows that
+    are counted or streamed have no copy: each question reads their current version, and the guarantee covers a person's
+    rows in every version that the run read. Versions are not compared, since the result would reveal whether rows
+    changed.
     """
 
     config: SiteConfig
@@ -66,26 +66,25 @@ class RunRows:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether single rows can be read, from a run's copy; ``False`` if rows can only be counted."""
+        """Whether single rows can be read, from a run's copy."""
         return self.config.holds_rows
 
     @property
     def digest(self) -> str:
-        """Digest (hex) that stands for the rows in the site's account; empty if each run has a copy of them.
+        """Digest (hex) that stands for the rows in the account; empty if each run's copy has its own.
 
-        The account then stores the digest of the run's copy. Rows that are counted or streamed may change, and have one
-        digest for all runs, which does not depend on the rows.
+        Rows that are counted or streamed may change, and have one digest for all runs, which does not depend on the
+        rows.
         """
         return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
 
     def require(self, run: str) -> None:
         """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
 
-        ``run`` is the run's name. Idle runs are closed first (:func:`close_idle_runs`), never this one. Raises
-        :class:`~fedsynth.errors.FedsynthError` if the steward has not said who a person is, and if a run without a copy
-        has no source, or one that lacks a column. No
-        row is read: the result depends on files and column names alone. Rows that cannot be opened for another reason
-        fail after the charge.
+        Idle runs are closed first, never this one. Raises :class:`~fedsynth.errors.FedsynthError` if the steward has
+        not said who a person is, and if a run without a copy has no source, or one that lacks a column. No row is read:
+        the result depends on files and column names alone. Rows that cannot be opened for another reason fail after the
+        charge.
         """
         self.config.require_persons()
         try:
@@ -97,12 +96,10 @@ class RunRows:
 
     @contextlib.contextmanager
     def opened(self, run: str) -> Iterator[Rows]:
-        """Return a context manager (for a ``with`` block) that yields the rows for a question of the run named ``run``.
+        """A context manager that yields the rows for a question of the run; the first call for a run makes its copy.
 
-        The block may count the yielded rows (:class:`~fedsynth.rows.Rows`), or read them if they are from the run's
-        copy (:class:`~fedsynth.rows.Table`). The first call for a run makes its copy. Raises
-        :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged, readable by others or of another schema
-        or version, and all errors of :func:`load_rows`.
+        Raises :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged, readable by others or of another
+        schema or version, and all errors of :func:`load_rows`.
         """
         if (there := rows_in_place(self.config, self.schema)) is not None:
             with there as rows:
@@ -147,9 +144,8 @@ class RunRows:
 def delete_copies(config: SiteConfig, account: Book) -> int:
     """Delete the copies of rows that no open run reads; return how many were deleted.
 
-    ``account``, the site's record of spent budget, also knows the open runs and their copies. The caller holds the lock
-    of the copies' folder, under which a new copy is written and becomes a run's: so none belongs to a run that is just
-    starting.
+    The caller holds the lock of the copies' folder, under which a new copy is written and becomes a run's: so none
+    belongs to a run that is just starting.
     """
     kept = {account.pinned(run) for run, _ in account.open_runs()}
     gone = 0
@@ -165,10 +161,8 @@ def close_run(config: SiteConfig, account: Book, run: str, by: str = "steward") 
     """Close a run for good, so that the site answers no more of its questions, and return their number so far.
 
     Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
-    another open run uses the same copy. ``run`` is its name, ``account`` the site's record of spent budget, whose audit
-    says by whom the run was closed (``by``). What the run has spent stays charged; a run that was closed before gives
-    0. Raises
-    :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
+    another open run uses the same. ``by`` goes to the audit. What the run has spent stays charged; a run that was
+    closed before gives 0. Raises :class:`~fedsynth.errors.InvalidParameter` for an unknown run.
     """
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
@@ -179,11 +173,9 @@ def close_run(config: SiteConfig, account: Book, run: str, by: str = "steward") 
 
 
 def close_idle_runs(config: SiteConfig, account: Book, asking: str = "") -> list[str]:
-    """Close the runs that asked nothing for ``keep_runs_days`` (in the site's policy), except the run named ``asking``.
+    """Close the runs that asked nothing for ``keep_runs_days``, except the run named ``asking``; return their names.
 
-    ``account`` is the site's record of spent budget, whose audit gets a row for each closed run. The copies of rows
-    that no open run reads are deleted, too (:func:`delete_copies`); with ``asking``, only if a run was closed. Returns
-    the names of the closed runs.
+    The copies of rows that no open run reads are deleted, too; with ``asking``, only if a run was closed.
     """
     closed = account.expire(config.policy.keep_runs_days, keep=asking)
     for run in closed:
@@ -212,14 +204,13 @@ def _locked(folder: Path) -> Iterator[None]:
 def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool = False) -> Table:
     """Return the current rows of a site's source, encoded under ``schema``.
 
-    Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
-    and inode, or else its SHA-256, are unchanged, and so are the schema, the declared kind of a CSV file and the limit
-    on a person's rows. Otherwise, or if it is damaged, it is made anew. If ``config`` names a column of persons, at
-    most as many rows of each as its ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret``
-    (32 bytes). When the source is read, the site's own log says what does not fit the schema, unless ``quiet`` is true;
-    nothing else does. Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file
-    that is declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that
-    is missing or being written to.
+    Rows of a file come from a cache in the state folder if the file's size, times and inode, or else its SHA-256, are
+    unchanged, and so are the schema, the declared kind of a CSV file and the limit on a person's rows. If ``config``
+    names a column of persons, at most as many rows of each as its ``[policy] unit`` says are used, chosen by a key
+    derived from ``secret``. The site's own log says what does not fit the schema, unless ``quiet`` is true; nothing
+    else does. Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file that is
+    declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that is
+    missing or being written to.
     """
     file = config.data.file
     if file is None:
@@ -244,7 +235,6 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool 
 
 
 def _require_source(config: SiteConfig, schema: Schema) -> None:
-    """Raise :class:`FedsynthError` if the source is missing, or lacks a column of the schema."""
     if (file := config.data.file) is not None:
         _require_file(config, file)
         if config.holds_rows and config.cache.is_file() and config.cache.stat().st_mtime_ns > file.stat().st_mtime_ns:
@@ -260,13 +250,7 @@ def _require_file(config: SiteConfig, path: Path) -> None:
 
 
 def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
-    """Return a context manager that yields the current rows of a site that counts or streams them.
-
-    It is ``None`` for a site that makes copies of its rows instead. Within the ``with`` block, which should answer one
-    question, the yielded :class:`~fedsynth.rows.Rows` gives the number of rows and their contingency tables under
-    ``schema``. If ``config`` is ``counted``, the database counts them; if it is ``streamed``,
-    they are read batch by batch.
-    """
+    """Return a context manager that yields the current rows of a site that counts or streams them; else ``None``."""
     if config.counted:
         return config.data.counted(schema)
     if not config.streamed:
@@ -283,10 +267,7 @@ def _read(config: SiteConfig, schema: Schema, secret: bytes, quiet: bool) -> Tab
 
 
 def person_limit(config: SiteConfig, secret: bytes) -> PersonLimit | None:
-    """Return the limit on the rows that the site uses of each person, if it has one.
-
-    ``secret`` (32 bytes) is the site's, from which follows which rows of a person are used.
-    """
+    """Return the limit on the rows that the site uses of each person, if any; ``secret`` decides which they are."""
     from fedsynth.data.read import PersonLimit
 
     return PersonLimit(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None

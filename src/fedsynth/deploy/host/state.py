@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import RunRows, close_idle_runs, close_run, is_exposed
@@ -38,16 +38,16 @@ from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 from fedsynth.schema import Schema
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
 SECRET = "site"  # name of the site's secret in the account's file
 _SWEEP = 3600.0  # s between two searches for idle runs
 _log = logging.getLogger(__name__)
 
 
 def create_state(config: SiteConfig) -> bool:
-    """Create the state folder of a new site, with its account (the record of spent budget) and its secret.
-
-    Returns ``False`` if there was an account already, which is never changed.
-    """
+    """Create a new site's state folder, account and secret; ``False`` if there was an account: it is never changed."""
     private_folder(config.state)
     if config.account.exists():
         return False
@@ -64,22 +64,13 @@ def create_state(config: SiteConfig) -> bool:
 
 
 def open_account(config: SiteConfig) -> Book:
-    """Open the privacy account of a site: its charges, the audit of all questions, and its stored replies.
-
-    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
-    """
+    """Open a site's account; raises what :func:`require_state` raises, and :class:`FedsynthError` for a damaged one."""
     require_state(config)
     return Book(config.account)
 
 
 def open_site(config: SiteConfig) -> Site:
-    """Return the site of a configuration, ready to answer; its rows are not opened before a question is charged.
-
-    A question's privacy cost is charged to the site's account, its record of spent budget. Raises
-    :class:`~fedsynth.errors.FedsynthError` if the account is missing or readable by others, or if the roster (the list
-    of all sites with their keys) holds another key than the site's own, and :class:`~fedsynth.errors.SchemaError` for
-    an unreadable schema.
-    """
+    """Return the site of a configuration, ready to answer; its rows are not opened before a question is charged."""
     account = open_account(config)
     secret = site_secret(config, account)
     rows = RunRows(config, Schema.load(config.schema), account, secret)
@@ -89,8 +80,8 @@ def open_site(config: SiteConfig) -> Site:
 def site_secret(config: SiteConfig, account: Book | None = None) -> bytes:
     """Return the secret (32 bytes) that :func:`create_state` drew: the key of the site's noise, and of its identity.
 
-    The secret lies in the file of the site's account, its record of spent budget; ``account`` is the account if it is
-    open already. Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing or holds no secret.
+    ``account`` is the site's if it is open already. Raises :class:`~fedsynth.errors.FedsynthError` if it is missing or
+    holds no secret.
     """
     secret = (account or open_account(config)).said("", SECRET)
     if not secret:
@@ -101,10 +92,7 @@ def site_secret(config: SiteConfig, account: Book | None = None) -> bytes:
 
 
 def require_state(config: SiteConfig) -> None:
-    """Raise :class:`~fedsynth.errors.FedsynthError` unless a site's account exists and only its owner can read it.
-
-    The account is the file with the site's record of spent budget and its secret.
-    """
+    """Raise :class:`~fedsynth.errors.FedsynthError` unless a site's account exists and only its owner can read it."""
     if not config.account.is_file():
         raise FedsynthError(
             f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
@@ -116,11 +104,7 @@ def require_state(config: SiteConfig) -> None:
 
 
 def make_node_key(path: Path) -> str:
-    """Return the public key (OpenSSH text) of a site's Flower node; create its private key if ``path`` is missing.
-
-    ``path`` is the file of the private key (P-384, OpenSSH format); the public key is also written beside it, as
-    ``NAME.pub``. Raises the errors of :func:`public_part` for an existing key that Flower does not accept.
-    """
+    """Return a node's public key (OpenSSH); create both keys if ``path`` is missing, the public one as ``NAME.pub``."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -135,7 +119,15 @@ def make_node_key(path: Path) -> str:
 
 
 def public_part(private: bytes) -> str:
-    """Return the public key (OpenSSH text) of a private key (the bytes of an OpenSSH file).
+    """Return the public key (OpenSSH text) of a private key; raises the errors of :func:`load_node_key`."""
+    from cryptography.hazmat.primitives import serialization
+
+    form = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return load_node_key(private).public_key().public_bytes(*form).decode()
+
+
+def load_node_key(private: bytes) -> EllipticCurvePrivateKey:
+    """Return a node's private key from the bytes of an OpenSSH file.
 
     Raises ``ValueError`` for a key of a type that Flower does not accept, and ``TypeError`` for one with a passphrase.
     """
@@ -145,8 +137,7 @@ def public_part(private: bytes) -> str:
     key = serialization.load_ssh_private_key(private, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("not an elliptic-curve key of the ECDSA kind")
-    form = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return key.public_key().public_bytes(*form).decode()
+    return key
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -154,10 +145,9 @@ def public_part(private: bytes) -> str:
 
 
 class TimedReplies(NamedTuple):
-    """A site's replies to messages, as bytes in the messages' order, and the time to allow for making them.
+    """A site's replies to messages, in the messages' order, and the time (s) to allow for making them.
 
-    ``seconds`` is that time, from which :func:`wait_until_due` computes when the replies may leave; it depends on
-    public numbers alone, never on rows.
+    It depends on public numbers alone, never on rows; :func:`wait_until_due` uses it.
     """
 
     replies: list[bytes]
@@ -165,11 +155,10 @@ class TimedReplies(NamedTuple):
 
 
 def answer(config: SiteConfig, messages: Sequence[bytes]) -> TimedReplies:
-    """Return a site's reply to each message that a transport received; never raises.
+    """Return a site's reply to each message that a transport received, as bytes of the wire; never raises.
 
-    ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). The reason of an error is
-    written only to the site's own log and account (its record of spent budget and of all questions). A message that a
-    run has ended (:mod:`~fedsynth.federation.ending`) is answered by :func:`end_of_run`.
+    The reason of an error is written only to the site's own log and account. A message that a run has ended is answered
+    by :func:`end_of_run`.
     """
     try:
         site: Site | Exception = open_site(config)
@@ -193,7 +182,7 @@ def end_of_run(config: SiteConfig, data: bytes) -> bytes:
     """Close the run that has ended, as the message ``data`` says, and return the site's acknowledgement; never raises.
 
     A run that is unknown or closed already is acknowledged without any effect. The result is empty, and the reason in
-    the site's log, if the coordinator that the site answers did not sign the message, or the run cannot be closed now.
+    the site's log, if the site's coordinator did not sign the message, or the run cannot be closed now.
     """
     try:
         run = read_end(data, config.coordinator).run
@@ -214,13 +203,11 @@ def wait_until_due(
     *,
     seconds: float = 0.0,
 ) -> None:
-    """Sleep until a reply may leave: at the end of a whole number of time steps since its message came.
+    """Sleep until a reply may leave: at the end of a whole number of time steps since its message came at ``began``.
 
-    A step lasts ``every`` seconds. If ``seconds``, the time to allow for the reply, is longer, a step lasts the
-    smallest multiple of ``every`` that is not shorter. ``began`` is the time at which the message came, read from
-    ``clock`` (in seconds). So the time of an answer, which may depend on the number of rows and their values, shows
-    only in whole steps. If ``every`` is not positive, the function returns at once. Tests replace ``clock`` and
-    ``sleep``.
+    A step lasts ``every`` seconds, or, if ``seconds`` is longer, its smallest multiple that is not shorter. So the time
+    of an answer, which may depend on the number of rows and their values, shows only in whole steps. If ``every`` is
+    not positive, the function returns at once.
     """
     if every <= 0:
         return
@@ -231,10 +218,7 @@ def wait_until_due(
 
 
 class IdleRuns:
-    """Closes the idle runs of a site that waits for messages (:func:`~fedsynth.deploy.host.rows.close_idle_runs`).
-
-    ``folder`` holds the site's configuration, ``site.toml``. Tests replace ``clock``, which returns seconds.
-    """
+    """Closes the idle runs (:func:`~fedsynth.deploy.host.rows.close_idle_runs`) of a site that waits for messages."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Take the parameters and read nothing yet."""
@@ -255,10 +239,7 @@ class IdleRuns:
 
 
 def _failed(config: SiteConfig, data: bytes, reason: str) -> bytes:
-    """Return the reply to a message for which the site could not be opened; record the reason if possible.
-
-    Without an account there is no key to sign it with, and the reply is empty, so that the site counts as lost.
-    """
+    """Return the reply to a message for which the site could not be opened; empty if no account can sign it."""
     try:
         account = open_account(config)
         seed = Keys(site_secret(config, account)).seed
@@ -285,11 +266,9 @@ def _failed(config: SiteConfig, data: bytes, reason: str) -> bytes:
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
     """Return a site's policy with the keys of the other parties, which some of its trust models need.
 
-    A trust model says who adds noise and who sees exact counts. The keys are the identity keys of all sites, from the
-    roster (the list of sites with their keys), and for the trust model ``three-servers`` the compute servers' keys,
-    from the cards (files with addresses and keys) in the site's folder. A site without a roster gets its policy
-    unchanged. ``secret`` is the site's own, from which its key follows; :class:`~fedsynth.errors.FedsynthError` is
-    raised if the roster holds another key under the site's name, or if these cards are missing.
+    They are the identity keys of the roster and, for ``three-servers``, the compute servers' keys, from the cards in
+    the site's folder. A site without a roster gets its policy unchanged. Raises :class:`~fedsynth.errors.FedsynthError`
+    if the roster holds another key than the site's own under its name, or if these cards are missing.
     """
     if not config.peers:
         return config.policy
