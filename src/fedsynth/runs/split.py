@@ -19,7 +19,7 @@ from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
 from fedsynth.data.read import PersonLimit, read_fitting, read_frame
 from fedsynth.data.sources import open_source
 from fedsynth.datasets import rand_hie, rand_hie_schema
-from fedsynth.errors import Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.files import Records
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
@@ -87,12 +87,12 @@ def read_rows(
 
     ``data`` is a file, a database's address, or ``demo:rand-hie`` for the demo's table, which has a schema of its own;
     ``schema`` is a schema file, without which one is drafted, ``records`` the kind of a CSV file, and ``persons`` the
-    limit on a person's rows. Raises :class:`~fedsynth.errors.Unsupported` for ``records`` of the demo's table, and the
-    errors of :func:`~fedsynth.data.read.read_fitting`.
+    limit on a person's rows. Raises :class:`~fedsynth.errors.InvalidParameter` for ``records`` of the demo's table, and
+    the errors of :func:`~fedsynth.data.read.read_fitting`.
     """
     if data == DEMO_DATA:
         if records:
-            raise Unsupported("--records is the kind of a CSV file, and the demo table is none; leave it out")
+            raise InvalidParameter("--records is the kind of a CSV file, and the demo table is none; leave it out")
         return rand_hie_schema().encode(rand_hie())
     source = open_source(data, records=records)
     agreed = Schema.load(schema) if schema else draft_schema(read_frame(source)).schema
