@@ -305,7 +305,8 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", "--epsilon", "nan", "--delta", "0"], 2, "epsilon must be"),
     (["--data", "PEOPLE", *BUDGET, "--rows-per-person", "0"], 2, "--rows-per-person"),
     (["--data", "PEOPLE", *BUDGET, "--person", "nobody"], 3, "nobody"),
-    (["--data", "demo:rand-hie", *BUDGET, "--person", "id"], 6, "leave --records and --person out"),
+    (["--data", "demo:rand-hie", *BUDGET, "--person", "id"], 2, "leave --records and --person out"),
+    (["--data", "demo:rand-hie", *BUDGET, "--records", "lines"], 2, "leave --records and --person out"),
     (["--data", "nowhere.csv", *BUDGET], 2, "nowhere.csv"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),
@@ -322,10 +323,10 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rate=2"], 2, "(0, 1]"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--workload", "x"], 6, "ORDER"),
     (["--data", "PEOPLE", *BUDGET, "--method", "oneshot", "--workload", "2"], 6, "leave --workload out"),
-    (["--data", "PEOPLE", *BUDGET, "--holdout", "1.5"], 6, "holdout"),
+    (["--data", "PEOPLE", *BUDGET, "--holdout", "1.5"], 2, "holdout"),
     (["--data", "PEOPLE", *BUDGET, "--format", "xlsx"], 2, "choose one of csv, parquet"),
     (["--data", "PEOPLE", *BUDGET, "--target", "region"], 6, "--holdout 0.1"),
-    ([*BUDGET], 6, "--data FILE"),
+    ([*BUDGET], 2, "--data FILE"),
     (["--config", "nowhere.toml"], 2, "nowhere.toml"),
     (["--config", "run.toml", "--epsilon", "2"], 2, "--epsilon would change it"),
     (["--config", "run.toml", "--delta", "0", "--trust", "local"], 2, "--delta, --trust would change it"),
@@ -526,6 +527,12 @@ def test_attacks_are_held_against_a_guarantee_only_where_there_is_one(people, sc
     texts = [score["says"] + score["note"] for score in said["scores"] if "membership" in score["name"]]
     assert texts
     assert all(("formal guarantee" in text) == private for text in texts)
+
+
+def test_records_of_another_source_than_a_csv_file_are_wrong_usage():
+    done = fedsynth("compare", "--data", "demo:rand-hie", "--records", "rfc4180", *BUDGET)
+    assert done.returncode == 2
+    assert "--records is the kind of a CSV file, and the demo table is none; leave it out" in done.stderr
 
 
 def test_compare_prints_the_three_arms(people, schema, tmp_path):

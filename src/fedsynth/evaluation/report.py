@@ -269,7 +269,7 @@ def _headline(evaluation: Evaluation, family: Family) -> Headline | None:
     if found is None:
         return None
     verdict = worst([one.verdict for one in scores if one.family == family])
-    if verdict == "good" and family == "privacy" and evaluation.first:
+    if verdict == "good" and family == "privacy" and evaluation.first and not attack_groups(evaluation)[0]:
         verdict = ""  # nothing was attacked
     named = tuple(one.name for one in scores if one.family == family and one.verdict in ("review", "alarm"))
     action = _ACTIONS.get((family, verdict), "")

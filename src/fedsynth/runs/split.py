@@ -50,20 +50,22 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
     ``split_seed``, which may be published, fixes both, and the choice among the rows of one person; with public sizes
     the secret ``key`` (32 bytes) deals the rows. If the job names a column of persons, all rows of a person are held
     out together, and its random numbers are the person's. The demo's table and generated rows (``synthfs``) have a
-    schema of their own; for any other table, one is drafted if the job has none. Raises
-    :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
-    outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table of which no row fits, or that lacks a column
-    of the schema or of the job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not
-    valid; other rows that do not fit are left out, and the log says which.
+    schema of their own; for any other table, one is drafted if the job has none. Rows that do not fit are left
+    out, and the log says which.
+
+    Raises :class:`~fedsynth.errors.InvalidParameter` for a job without data and a hold-out share outside [0, 1),
+    :class:`~fedsynth.errors.Unsupported` for a partition that does not fit the table, and
+    :class:`~fedsynth.errors.SchemaError` for a table of which no row fits, or that lacks a column of the schema or of
+    the job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not valid.
     """
     if not 0 <= job.holdout < 1:
-        raise Unsupported(f"holdout must lie in [0, 1), not {job.holdout}; 0.1 keeps a tenth of the rows back")
+        raise InvalidParameter(f"holdout must lie in [0, 1), not {job.holdout}; 0.1 keeps a tenth of the rows back")
     if job.partition.startswith("synthfs:"):
         return _generated_rows(job, np.random.default_rng(split_seed))
     if not job.data:
-        raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
+        raise InvalidParameter("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA and (job.person or job.records):
-        raise Unsupported(
+        raise InvalidParameter(
             "the demo table is no CSV file and has no column of persons; leave --records and --person out"
         )
     table = read_rows(job.data, Path(job.schema) if job.schema else None, job.records, _persons(job, split_seed))
