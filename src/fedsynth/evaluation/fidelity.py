@@ -20,8 +20,8 @@ from fedsynth.schema import Datetime
 class Likelihood:
     """Mean negative log-likelihood of held-out rows under a model, in nats: the result of :func:`likelihood`.
 
-    ``nll`` is the plain mean, ``nll_floored`` the mean after raising each row's probability to a floor if it is below.
-    ``floored_share`` is the share of rows whose probability is below the floor; such rows dominate the plain mean.
+    ``nll_floored`` is the mean after raising each row's probability to a floor, below which ``floored_share`` of the
+    rows are; such rows dominate the plain mean.
     """
 
     nll: float
@@ -164,9 +164,8 @@ def quantile_ranges(real: Table) -> dict[int, float]:
 def quantile_errors(real: Table, other: Table, ranges: Mapping[int, float]) -> dict[str, float]:
     """Return the absolute errors of the 1, 50, 90 and 99 % quantiles of columns of numbers, relative to their ranges.
 
-    Keys are "column, 50 %". ``ranges`` maps positions of columns to ranges in the column's own unit, as
-    :func:`quantile_ranges` does. Times count as numbers. Missing values are left out; if all are missing in one table
-    only, the error is 1. It sees tails, of which the Kolmogorov-Smirnov and Wasserstein distances see little.
+    Keys are "column, 50 %". ``ranges`` is that of :func:`quantile_ranges`. Missing values are left out; if all are
+    missing in one table only, the error is 1. It sees tails, of which other distances see little.
     """
     errors = {}
     for column, width in ranges.items():

@@ -36,10 +36,7 @@ SCORES_FORMAT = 1
 
 
 def run_summary(run: RunFolder) -> RunSummary:
-    """Return what a report says about the run itself: its job, its guarantee, its costs and its number of rows.
-
-    Raises :class:`~fedsynth.errors.FedsynthError` if one of the files that it needs is missing.
-    """
+    """Return what a report says about the run itself; raises :class:`FedsynthError` if a file of it is missing."""
     run.require(run.run_file, run.ledger_file, run.table_file)
     ledger, said = run.ledger, tomllib.loads(run.job.to_toml())
     kind = written_kind(run.table_file)
@@ -51,8 +48,7 @@ def run_summary(run: RunFolder) -> RunSummary:
 def read_scores(run: RunFolder) -> Evaluation:
     """Return the evaluation in ``scores.json``.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for a file of other content or of another version, and
-    ``OSError`` if it is missing.
+    Raises :class:`~fedsynth.errors.FedsynthError` for other content, ``OSError`` if the file is missing.
     """
     mend = "measure again with `fedsynth report --fresh`, or `fedsynth evaluate --force` if it has no run.toml"
     try:
@@ -84,8 +80,7 @@ def write_scores(run: RunFolder, evaluation: Evaluation) -> None:
 def write_report(run: RunFolder, evaluation: Evaluation) -> Path:
     """Write ``report.html`` from an evaluation, with the run's costs if a run wrote the directory; return its path.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` if a run wrote the directory and its ledger is missing or
-    damaged, or its synthetic rows are missing; its other files are not needed.
+    Raises :class:`~fedsynth.errors.FedsynthError` if the run's ledger or its synthetic rows are missing or damaged.
     """
     write_whole(run.page, render_report(evaluation, run_summary(run) if run.is_run else None))
     return run.page
@@ -136,10 +131,7 @@ def title_of(run: RunFolder) -> ReportTitle:
 
 
 def data_name(data: str) -> str:
-    """Return what a report calls the data of a job: the name of a file, or of a database's table, never its address.
-
-    ``data`` is the entry of the job: a path, an address ``postgresql://...``, or the demo table's name.
-    """
+    """Return what a report calls the data of a job: a file's name, or a database table's, never its address."""
     if data == DEMO_DATA:
         return "the RAND Health Insurance Experiment"
     if "://" in data:
