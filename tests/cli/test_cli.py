@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 import subprocess
 import sys
 import tomllib
@@ -239,7 +240,7 @@ def test_persons_are_evaluated_as_persons(tmp_path):
     persons = (np.unique(trained), np.unique(held_out))
     assert not len(np.intersect1d(trained, held_out))
 
-    said = answer("report", run)
+    said = answer("report", run, "--full")
     assert said["persons"] == {"real": len(persons[0]), "holdout": len(persons[1])}
     assert said["persons"]["real"] + said["persons"]["holdout"] == 150
     assert said["rows"]["real"] == 3 * said["persons"]["real"]
@@ -303,7 +304,8 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", "--epsilon", "nan", "--delta", "0"], 2, "epsilon must be"),
     (["--data", "PEOPLE", *BUDGET, "--rows-per-person", "0"], 2, "--rows-per-person"),
     (["--data", "PEOPLE", *BUDGET, "--person", "nobody"], 3, "nobody"),
-    (["--data", "demo:rand-hie", *BUDGET, "--person", "id"], 6, "leave --records and --person out"),
+    (["--data", "demo:rand-hie", *BUDGET, "--person", "id"], 2, "leave --records and --person out"),
+    (["--data", "demo:rand-hie", *BUDGET, "--records", "lines"], 2, "leave --records and --person out"),
     (["--data", "nowhere.csv", *BUDGET], 2, "nowhere.csv"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),
@@ -320,10 +322,10 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rate=2"], 2, "(0, 1]"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--workload", "x"], 6, "ORDER"),
     (["--data", "PEOPLE", *BUDGET, "--method", "oneshot", "--workload", "2"], 6, "leave --workload out"),
-    (["--data", "PEOPLE", *BUDGET, "--holdout", "1.5"], 6, "holdout"),
+    (["--data", "PEOPLE", *BUDGET, "--holdout", "1.5"], 2, "holdout"),
     (["--data", "PEOPLE", *BUDGET, "--format", "xlsx"], 2, "choose one of csv, parquet"),
     (["--data", "PEOPLE", *BUDGET, "--target", "region"], 6, "--holdout 0.1"),
-    ([*BUDGET], 6, "--data FILE"),
+    ([*BUDGET], 2, "--data FILE"),
     (["--config", "nowhere.toml"], 2, "nowhere.toml"),
     (["--config", "run.toml", "--epsilon", "2"], 2, "--epsilon would change it"),
     (["--config", "run.toml", "--delta", "0", "--trust", "local"], 2, "--delta, --trust would change it"),
@@ -401,7 +403,11 @@ def test_evaluate_writes_scores_and_a_page(people, schema, tmp_path):
         part.to_csv(tmp_path / f"{name}.csv", index=False)
     three = (tmp_path / "train.csv", tmp_path / "synthetic.csv", "--schema", schema, "--holdout", tmp_path / "test.csv")
     out = tmp_path / "scores"
-    said = answer("evaluate", *three, "--target", "region", "--out", out, "--epsilon", 1, "--delta", "1e-6")
+    first = fedsynth("evaluate", *three, "--target", "region", "--out", out)
+    assert re.match(r"Measuring: about \d+ s of one core \(--full: \d+ s\)\.", first.stderr)
+    assert "add --full" in first.stdout
+    stated = ("--epsilon", 1, "--delta", "1e-6", "--full", "--force")
+    said = answer("evaluate", *three, "--target", "region", "--out", out, *stated)
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "scores.csv", "scores.json"]
     assert said["rows"] == {"real": 250, "synthetic": 200, "holdout": 150}
     assert said["about"]["data"] == "train.csv"
@@ -468,6 +474,12 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert again["about"] == {**said["about"], "title": "Members", "owner": "The <Office>"}
     assert answer("report", run)["about"] == again["about"]  # kept, and not measured again
     assert "The &lt;Office&gt;" in (run / "report.html").read_text()
+    full = answer("report", run, "--full")  # of a first report, the rest is measured, for the same target
+    assert "propensity" in {score["metric"] for score in full["scores"]} - {score["metric"] for score in said["scores"]}
+    assert full["target"] == "region"
+    stamp = (run / "scores.json").stat().st_mtime_ns
+    assert answer("report", run, "--full") == answer("report", run) == full
+    assert (run / "scores.json").stat().st_mtime_ns == stamp
     kept = answer("report", run, "--fresh", "--title", "Insured")["about"]
     assert day <= datetime.date.fromisoformat(kept["date"]) <= datetime.date.today()
     # The owner given before stays where scores are computed.
@@ -510,10 +522,16 @@ def test_a_report_names_the_data_and_never_an_address(data, name):
 def test_attacks_are_held_against_a_guarantee_only_where_there_is_one(people, schema, tmp_path, options, private):
     run = tmp_path / "run"
     answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--holdout", 0.4, "--out", run, *options)
-    said = answer("report", run)
+    said = answer("report", run, "--full")
     texts = [score["says"] + score["note"] for score in said["scores"] if "membership" in score["name"]]
     assert texts
     assert all(("formal guarantee" in text) == private for text in texts)
+
+
+def test_records_of_another_source_than_a_csv_file_are_wrong_usage():
+    done = fedsynth("compare", "--data", "demo:rand-hie", "--records", "rfc4180", *BUDGET)
+    assert done.returncode == 2
+    assert "--records is the kind of a CSV file, and the demo table is none; leave it out" in done.stderr
 
 
 def test_compare_prints_the_three_arms(people, schema, tmp_path):

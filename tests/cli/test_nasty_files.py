@@ -241,15 +241,11 @@ def test_the_kind_of_a_csv_file_is_refused_for_other_tables(tmp_path, capsys):
         ["simulate", "--data", file, *kind, *BUDGET, "--out", tmp_path / "run"],
         ["evaluate", file, file, *kind, "--schema", agreed, "--out", tmp_path / "run"],
         ["compare", "--data", file, *kind, "--epsilon", 1, "--delta", 1e-6],
-    ):
-        assert run(*command) == 2
-        assert "--records" in capsys.readouterr().err
-    for command in (
         ["simulate", "--data", "demo:rand-hie", *kind, *BUDGET, "--out", tmp_path / "run"],
         ["simulate", "--partition", "synthfs:1", *kind, *BUDGET, "--out", tmp_path / "run"],
         ["compare", "--data", "demo:rand-hie", *kind, "--epsilon", 1, "--delta", 1e-6],
     ):
-        assert run(*command) == 6
+        assert run(*command) == 2
         assert "--records" in capsys.readouterr().err
 
 

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import threadpoolctl
+from numpy.typing import NDArray
 from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import detection
-from fedsynth.evaluation.evaluate import Evaluation, evaluate
-from fedsynth.evaluation.metrics import METRICS, Comparison
+from fedsynth.evaluation.evaluate import Evaluation, evaluate, forecast
+from fedsynth.evaluation.metrics import FIRST, METRICS, Comparison
 from fedsynth.evaluation.report import render_report
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, over_trials
 from fedsynth.evaluation.utility import utility
@@ -50,7 +52,9 @@ def adult() -> tuple[Table, Table, Table]:
 def judged(what: str) -> dict[str, Score]:
     real, holdout, others = adult()
     synthetic = {"fresh": others, "copy": real, "shuffled": shuffled(others)}[what]
-    evaluation = evaluate(EvaluationTables(real, synthetic, holdout), target="income", repeats=3, suites=("flaim",))
+    evaluation = evaluate(
+        EvaluationTables(real, synthetic, holdout), full=True, target="income", repeats=3, suites=("flaim",)
+    )
     return {score.name: score for score in evaluation.scores}
 
 
@@ -125,6 +129,7 @@ def small(rows: int, seed: int, columns: int = 3) -> Table:
 def test_an_evaluation_survives_json_and_says_what_was_sampled():
     found = evaluate(
         EvaluationTables(small(300, 0), small(250, 1), small(200, 2)),
+        full=True,
         target="y",
         guarantee=Budget(1.0, 1e-6),
         log_likelihood=lambda table: np.full(len(table), -2.5),
@@ -139,15 +144,63 @@ def test_an_evaluation_survives_json_and_says_what_was_sampled():
     assert {score.family for score in found.scores} == {"fidelity", "utility", "privacy"}
 
 
+def test_a_first_report_runs_no_attack_and_says_how_to_get_the_rest():
+    evidence = EvaluationTables(small(300, 0), small(250, 1), small(200, 2))
+    found = evaluate(evidence, target="y", repeats=2)
+    assert found.first
+    assert {score.metric for score in found.scores} <= set(FIRST)
+    assert {"column-similarity", "pair-similarity", "learning", "exact-matches"} <= {s.metric for s in found.scores}
+    auc = next(score for score in found.scores if score.name == "ROC AUC")
+    assert list(auc.details) == ["gradient boosting"]
+    assert "1 draws" in auc.note
+    assert "full=True" in found.notes[-1]
+    page = render_report(found, None)
+    assert "attacks come with --full" in page
+    asked = evaluate(evidence, target="y", sensitive="k", suites=("flaim",), repeats=2)  # what is asked for is measured
+    assert "attribute-disclosure" in {score.metric for score in asked.scores}
+    assert "2 draws; flaim" in next(score for score in asked.scores if score.name == "ROC AUC").note
+    full = evaluate(evidence, full=True, target="y", repeats=2)
+    assert not full.first
+    assert {"membership-inference", "propensity", "wasserstein-2d"} <= {score.metric for score in full.scores}
+    assert "full=True" not in " ".join(full.notes)
+    for one in found.scores:  # a score does not depend on the others, but for the learners
+        if one.family == "fidelity":
+            assert next(score for score in full.scores if score.name == one.name).synthetic == one.synthetic
+
+
+def test_the_time_of_a_report_is_told_from_sizes_alone():
+    little, much = (EvaluationTables(small(rows, 0), small(rows, 1)) for rows in (200, 20_000))
+    for evidence in (little, much):
+        assert forecast(evidence) < forecast(evidence, target="y") < forecast(evidence, target="y", full=True)
+    assert forecast(little, target="y", full=True) < forecast(much, target="y", full=True)
+    assert forecast(much, target="y", max_rows=2_000) < forecast(much, target="y")
+
+
+def test_an_evaluation_runs_on_one_thread():
+    seen: list[int] = []
+
+    def asked(table: Table) -> NDArray[np.float64]:
+        seen.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
+        return np.zeros(len(table))
+
+    before = [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
+    evidence = EvaluationTables(small(60, 0), small(60, 1), small(60, 2))
+    with threadpoolctl.threadpool_limits(2):
+        evaluate(evidence, metrics=["likelihood"], log_likelihood=asked)
+        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {2}
+    assert set(seen) == {1}
+    assert before == [pool["num_threads"] for pool in threadpoolctl.threadpool_info()][: len(before)]
+
+
 def test_the_same_seed_gives_the_same_scores_and_another_other_ones():
     evidence = EvaluationTables(small(200, 0), small(200, 1), small(150, 2))
-    one, two, other = (evaluate(evidence, target="y", repeats=2, seed=seed).to_json() for seed in (0, 0, 3))
+    one, two, other = (evaluate(evidence, full=True, target="y", repeats=2, seed=seed).to_json() for seed in (0, 0, 3))
     assert one == two
     assert one["scores"] != other["scores"]
 
 
 def test_without_a_hold_out_halves_stand_in_and_the_rest_is_said():
-    found = evaluate(EvaluationTables(small(300, 0), small(300, 1)), target="y", repeats=2)
+    found = evaluate(EvaluationTables(small(300, 0), small(300, 1)), full=True, target="y", repeats=2)
     names = {score.name for score in found.scores}
     assert "column similarity" in names
     assert not {name for name in names if "membership" in name}
@@ -171,7 +224,7 @@ def test_without_a_target_and_with_an_impossible_one_utility_is_said_to_be_missi
 
 def test_a_wide_table_says_which_pairs_it_looked_at():
     evidence = EvaluationTables(small(60, 0, 48), small(60, 1, 48), small(50, 2, 48))
-    found = evaluate(evidence, repeats=1)
+    found = evaluate(evidence, full=True, repeats=1)
     scores = {score.name: score for score in found.scores}
     assert len(scores["pair similarity"].details) == 300
     assert "300 random pairs of columns of 1,225" in scores["pair similarity"].note
@@ -189,7 +242,8 @@ def test_tables_of_one_kind_or_one_column(kind):
         numbers = {at: table.numbers[j] for at, j in enumerate(columns) if j in table.numbers}
         return Table(schema, tuple(table.codes[j] for j in columns), numbers)
 
-    found = evaluate(EvaluationTables(part(small(100, 0)), part(small(100, 1)), part(small(80, 2))), repeats=1)
+    sides = EvaluationTables(part(small(100, 0)), part(small(100, 1)), part(small(80, 2)))
+    found = evaluate(sides, full=True, repeats=1)
     names = {score.name for score in found.scores}
     assert ("Wasserstein distance" in names) == (kind == "numbers")
     assert ("Jensen-Shannon divergence" in names) == (kind != "numbers")
@@ -300,7 +354,7 @@ def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypa
 
 @pytest.mark.parametrize("rows", [2, 3])
 def test_a_pair_of_rows_is_enough(rows):
-    found = evaluate(EvaluationTables(small(rows, 0), small(rows, 1)))
+    found = evaluate(EvaluationTables(small(rows, 0), small(rows, 1)), full=True)
     assert {"propensity MSE", "pair similarity"} <= {score.name for score in found.scores}
 
 
@@ -322,7 +376,7 @@ def test_odd_columns_get_scores_that_json_holds_and_a_report(column, draw):
         columns = {"x": draw(rng, many), "y": rng.choice(["no", "yes"], many), "z": rng.random(many)}
         return schema.encode(pd.DataFrame(columns))
 
-    found = evaluate(EvaluationTables(rows(60, 0), rows(50, 1), rows(40, 2)), target="y", sensitive="x")
+    found = evaluate(EvaluationTables(rows(60, 0), rows(50, 1), rows(40, 2)), full=True, target="y", sensitive="x")
     json.dumps(found.to_json(), allow_nan=False)
     assert all(np.isfinite([score.synthetic.value, score.reference.value]).all() for score in found.scores)
     assert "column similarity" in render_report(found, None)

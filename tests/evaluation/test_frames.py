@@ -47,13 +47,16 @@ def judged(**options) -> pd.DataFrame:
 
 @cache
 def everything() -> pd.DataFrame:
-    return judged(holdout=rows(150, 2), target="sick", log_likelihood=lambda table: np.full(len(table), -2.5))
+    return judged(
+        full=True, holdout=rows(150, 2), target="sick", log_likelihood=lambda table: np.full(len(table), -2.5)
+    )
 
 
 def test_the_frame_holds_what_the_evaluator_says():
     real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
     found = evaluator.evaluate(
         EvaluationTables(real, synthetic, holdout, agreed=SCHEMA),
+        full=True,
         target="sick",
         log_likelihood=lambda table: np.full(len(table), -2.5),
         repeats=2,

@@ -81,6 +81,7 @@ def simulate(
         evaluation, unmeasured = None, ""
         try:
             evaluation = named("fedsynth.evaluation.run_files:first_look")(outcome, made.target, progress)
+            unmeasured = " ".join(note for note in evaluation.notes if note.startswith("Utility was not measured by"))
         except errors.Unsupported as error:  # the run is complete, only its scores are missing
             unmeasured = str(error)
     _report(made, outcome, out, json_, evaluation, unmeasured=unmeasured)
@@ -374,10 +375,7 @@ def _report(
     page: Path | None = None,
     unmeasured: str = "",
 ) -> None:
-    scores = []
-    if evaluation is not None:
-        first = named("fedsynth.evaluation.run_files:FIRST")
-        scores = [one for one in evaluation.scores if one.metric in first]
+    scores = [] if evaluation is None else list(evaluation.scores)
     warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
     if json_:
         facts = {
@@ -419,7 +417,7 @@ def _report(
     if outcome.lost:
         print(f"sites that dropped out: {', '.join(outcome.lost)}")
     if scores:
-        print("\n" + score_table(scores))
+        print("\n" + score_table(scores) + (f"\n{unmeasured}" if unmeasured else ""))
         print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
     else:
         print(f"\nNo scores were computed: {unmeasured}")

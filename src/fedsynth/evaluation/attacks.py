@@ -42,12 +42,10 @@ _NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
 def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
     """Return the highest true-positive rate that any membership test of false-positive rate ``fpr`` can have.
 
-    A membership test decides from a release, here the synthetic table, whether one given row was a training row. The
-    bound (0 to 1) holds if the release is (epsilon, delta)-DP for tables that differ by that row (Kairouz, Oh and
-    Viswanath 2015, arXiv 1311.0776, theorem 2.1). The definition of DP, applied to the test and to its complement,
-    gives ``TPR <= e^eps FPR + delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``.
-
-    Raises :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
+    It holds for a test on one row by which (epsilon, delta)-DP tables differ (Kairouz, Oh and Viswanath 2015, arXiv
+    1311.0776, theorem 2.1). The definition of DP, applied to the test and to its complement, gives ``TPR <= e^eps FPR +
+    delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``. Raises :class:`InvalidParameter` for a negative epsilon, or a
+    delta outside [0, 1].
     """
     _check(epsilon, delta)
     # exp(eps) overflows above 709; the first bound exceeds 1 long before, unless the false-positive rate is 0.
@@ -78,10 +76,8 @@ def formal_auc_bound(epsilon: float, delta: float) -> float:
 def formal_advantage_bound(epsilon: float, delta: float) -> float:
     """Return the highest TPR - FPR of any membership attack on an (epsilon, delta)-DP release.
 
-    The bound is ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, the total variation distance that (epsilon, delta)-DP allows:
-    no event can be likelier for a member than for a non-member by more than this. It follows from the two lines of
-    :func:`formal_tpr_bound`, at the point where they cross. Raises :class:`InvalidParameter` for a negative epsilon, or
-    a delta outside [0, 1].
+    The bound is ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, the total variation distance that (epsilon, delta)-DP allows.
+    It follows from the two lines of :func:`formal_tpr_bound`, at the point where they cross. Raises its errors.
     """
     _check(epsilon, delta)
     return 1.0 - 2.0 * (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
@@ -128,9 +124,9 @@ def tpr_at(fpr: float, members: Scores, nonmembers: Scores) -> Estimate:
 class AttackTargets:
     """The rows on which membership attacks are tested: equally many ``members`` and ``nonmembers``.
 
-    Members are training rows. Non-members are hold-out rows: real rows that the synthesizer never saw. The
-    ``reference`` rows are other hold-out rows, which stand for the attacker's knowledge of the population. If rows have
-    persons, the tables hold all rows of equally many persons, and the reference rows are of other persons.
+    Members are training rows, non-members hold-out rows. The ``reference`` rows are other hold-out rows, which stand
+    for the attacker's knowledge of the population. If rows have persons, the tables hold all rows of equally many
+    persons, and the reference rows are of other persons.
     """
 
     members: Table
@@ -139,11 +135,10 @@ class AttackTargets:
 
     @classmethod
     def of(cls, evidence: EvaluationTables, rng: np.random.Generator, max_rows: int) -> AttackTargets:
-        """Draw the rows of an attack, by ``rng``, from the tables of an evaluation (``evidence``).
+        """Draw the rows of an attack, by ``rng``, from the tables of an evaluation.
 
-        Members are drawn from ``evidence.real``. Non-members, as many as members, are drawn from the hold-out rows, of
-        which they use at most half; the reference rows are drawn from the hold-out rows that are left. Each of the
-        three parts has at most ``max_rows`` rows. If rows have persons, persons are drawn in the same way, each with
+        Non-members, as many as members, use at most half of the hold-out rows; the reference rows are drawn from the
+        others. Each of the three parts has at most ``max_rows`` rows. If rows have persons, these are drawn, each with
         all rows: as many as have about ``max_rows`` rows, but at least 100 if there are so many. Raises
         :class:`Unsupported` without hold-out rows.
         """
@@ -181,9 +176,8 @@ def gan_leaks(targets: AttackTargets, index: NeighbourIndex) -> tuple[Scores, Sc
     """Return the attack scores (of members, of non-members): minus the distance to the nearest synthetic row.
 
     The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935): the higher a row's score, the likelier it
-    was a training row. ``targets`` are the rows to tell apart; ``index`` is a nearest-neighbour index of the synthetic
-    rows. Each array of the result has shape ``(rows,)``, in the order of ``targets.members`` or
-    ``targets.nonmembers``. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+    was a training row. ``index`` is of the synthetic rows. Each array has shape ``(rows,)``, in the order of
+    ``targets``. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     return -index.distances(targets.members)[:, 0], -index.distances(targets.nonmembers)[:, 0]
 
@@ -193,10 +187,8 @@ def calibrated_gan_leaks(
 ) -> tuple[Scores, Scores]:
     """Return the scores of :func:`gan_leaks`, calibrated: plus the distance to the nearest reference row.
 
-    ``scores`` is the result of :func:`gan_leaks` for the same ``targets``; ``space`` is the embedding in which its
-    distances were measured (``index.space``). The result has the same shapes. The calibration corrects for rows in
-    dense regions, which are near to any sample. Chen et al. calibrate by a reference generator; here the reference rows
-    take its place.
+    ``space`` is the embedding in which the distances of ``scores`` were measured. The calibration corrects for rows in
+    dense regions, which are near to any sample; the reference rows take the place of a reference generator.
     """
     known = space.coordinates(targets.reference)
     members, nonmembers = (
@@ -211,14 +203,11 @@ def domias(
 ) -> tuple[Scores, Scores]:
     """Return attack scores: a row's log density among synthetic rows minus that among reference rows.
 
-    DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth). The coordinates are at
-    most ``components`` principal components of the synthetic and the reference rows together, scaled to unit variance.
-    ``targets`` are the rows to tell apart and the reference rows; ``index`` is a nearest-neighbour index of the
-    synthetic rows; kernels stand on at most ``max_kernels`` of its points, drawn at random by a fixed seed. The result
-    is (members' scores, non-members' scores), each of shape ``(rows,)`` and in nats; the higher, the likelier a
-    training row. If all synthetic and reference rows are identical, every score is 0. The attack detects local
-    overfitting; it hardly detects a single copied row of a large table, since the density is smoothed. Raises
-    :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+    DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth), on at most
+    ``components`` principal components of the synthetic and the reference rows together, scaled to unit variance.
+    Kernels stand on at most ``max_kernels`` points of ``index``, drawn by a fixed seed. The result is as in
+    :func:`gan_leaks`, in nats; if all rows are identical, every score is 0. The attack detects local overfitting; it
+    hardly detects a single copied row of a large table, since the density is smoothed.
     """
     try:
         from sklearn.decomposition import PCA
@@ -263,20 +252,17 @@ def domias(
 class Disclosure:
     """How accurately attackers infer one column from others: the result of :func:`attribute_disclosure`.
 
-    Each accuracy is the share of correct guesses, averaged over attackers, subsets of the known columns and test rows;
-    a :class:`~fedsynth.evaluation.score.Estimate` has a 95 % interval.
+    Each accuracy is the share of correct guesses, averaged over attackers, subsets of the known columns and test rows.
 
     - ``members``: accuracy of attackers trained on synthetic rows, tested on training rows of the synthesizer.
-    - ``population``: that of attackers trained on these training rows, tested on other real rows: the accuracy that
-      knowing the population gives anybody.
+    - ``population``: that of attackers trained on these training rows, tested on other real rows.
     - ``floor``: accuracy, on the training rows, of always guessing the commonest value of the synthetic rows.
       ``ceiling``: that of attackers trained on the training rows and tested on the same rows.
     - ``advantage``: accuracy on training rows minus accuracy on hold-out rows, both of attackers trained on synthetic
-      rows; None without a hold-out. ``advantage_real``: the same difference for attackers trained on the training rows.
+      rows; None without a hold-out. ``advantage_real``: the same of attackers trained on the training rows.
     - ``by_attacker``: maps each attacker's name to its own (``members``, ``population``).
-    - ``rows``: number of training rows or of other real rows that attackers are tested on, whichever is smaller.
-      ``persons``: the same for persons with such rows; the number of rows if persons are not known. ``subsets``: number
-      of subsets of known columns; ``size``: number of columns in each subset.
+    - ``rows``: the smaller number of rows that attackers are tested on; ``persons``: that of persons (or rows).
+      ``subsets``: number of subsets of known columns, of ``size`` columns each.
     """
 
     members: Estimate
@@ -303,19 +289,17 @@ def attribute_disclosure(
 ) -> Disclosure:
     """Return how accurately attackers infer the ``sensitive`` column from every subset of ``size`` ``known`` columns.
 
-    Columns are given by their position in the schema; if fewer than ``size`` are known, all of them are one subset.
-    ``rng`` draws the rows. Attackers train on at most ``max_rows`` rows and are tested on at most as many training rows
-    and hold-out rows. Without a hold-out, the real rows (or persons) are split at random: one half stands for the
-    training rows, the other for people outside the table. Intervals are 1.96 standard errors, in which rows of one
-    person are not independent (:func:`~fedsynth.evaluation.persons.standard_error`).
+    Columns are given by their position; if fewer than ``size`` are known, all of them are one subset. Attackers train
+    on at most ``max_rows`` rows and are tested on at most as many training rows and hold-out rows. Without a hold-out,
+    the real rows (or persons) are split at random: one half stands for the training rows, the other for people outside
+    the table. Intervals are 1.96 standard errors (:func:`~fedsynth.evaluation.persons.standard_error`).
 
-    After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with six
-    attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic regression, and their
-    majority vote (ties go to the lowest code). Numbers are scaled to their range, categories one-hot (naive Bayes takes
-    codes, the integers that number a column's categories or bins); a numeric sensitive column is inferred as its bin.
+    After Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with six attackers: random forest,
+    support vector machine, naive Bayes, 5 nearest neighbours, logistic regression, and their majority vote (ties go to
+    the lowest code). Numbers are scaled to their range, categories one-hot (naive Bayes takes codes); a numeric
+    sensitive column is inferred as its bin.
 
-    Raises :class:`Unsupported` if no column is known, if the sensitive column is among the known ones, or without
-    scikit-learn (the extra ``evaluate``).
+    Raises :class:`Unsupported` if no column is known, if the sensitive column is, or without scikit-learn.
     """
     if sensitive in known or not known:
         raise Unsupported("known columns must not be empty nor include the sensitive one; name others")

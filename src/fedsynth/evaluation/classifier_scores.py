@@ -37,10 +37,8 @@ def auc(positive: Values, negative: Values) -> float:
 def auc_with_band(positive: Values, negative: Values) -> Estimate:
     """Return :func:`auc` with its 95 % interval (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
-    ``positive`` and ``negative`` hold the scores of these cases, shape ``(cases,)``; positive ones should score higher.
-    The interval is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. It is all
-    of [0, 1] if either array has a single case, since its variance is then unknown; an empty array raises
-    ``ZeroDivisionError``.
+    It is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1], and all of that if
+    either array has a single case; an empty array raises ``ZeroDivisionError``.
     """
     m, n = len(positive), len(negative)
     together = ranks(np.concatenate([positive, negative]))
@@ -78,9 +76,8 @@ def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values)
 def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
     """Return the ROC AUC of predicted class probabilities; for more than two classes, the one-vs-rest mean.
 
-    ``labels`` are the rows' true classes, shape ``(rows,)``; column ``k`` of ``probability``, shape
-    ``(rows, classes)``, is the probability of class ``k``. Only classes that occur in ``labels`` count, at least two;
-    if there are two, the result is the AUC of the second one's probability.
+    ``labels`` has shape ``(rows,)``; column ``k`` of ``probability``, shape ``(rows, classes)``, is the probability of
+    class ``k``. Only classes that occur in ``labels`` count, at least two.
     """
     held = np.unique(labels)
     areas = [auc(probability[labels == one, one], probability[labels != one, one]) for one in held]
@@ -88,10 +85,9 @@ def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
 
 
 def f1(labels: Integers, guesses: Integers, classes: Integers) -> NDArray[np.float64]:
-    """Return the F1 score of each class in ``classes``, shape ``(classes,)`` and in their order.
+    """Return the F1 score of each class in ``classes``, all of which occur in ``labels``; shape ``(classes,)``.
 
-    ``labels`` are the rows' true classes and ``guesses`` the predicted ones, non-negative integers of shape
-    ``(rows,)``. Every class of ``classes`` must occur in ``labels``.
+    ``labels`` are the true classes and ``guesses`` the predicted ones, non-negative integers of shape ``(rows,)``.
     """
     size = int(max(labels.max(), guesses.max())) + 1
     right = np.bincount(labels[guesses == labels], minlength=size)

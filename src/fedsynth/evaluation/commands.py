@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from fedsynth.files import Records
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
+    from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.rows import Table
 
 _LARGEST_SEED = 2**31 - 1  # scikit-learn's learners refuse seeds beyond 32 bits
@@ -45,7 +47,8 @@ def evaluate(
     sensitive: str = "",
     known: str = "",
     person: str = "",
-    suites: str = "default",
+    full: bool = False,
+    suites: str = "",
     epsilon: float | None = None,
     delta: float | None = None,
     rows_per_person: Annotated[int, Meta(ge=1)] = 1,
@@ -59,8 +62,9 @@ def evaluate(
 ) -> None:
     r"""Score a synthetic table against the real rows.
 
-    Measures fidelity, utility and privacy, each score beside what real rows reach in place of the synthetic ones, and
-    writes scores.json, scores.csv and report.html to --out. The scores are computed from real rows without noise:
+    Measures fidelity and utility, with --full also privacy, each score beside what real rows reach in place of the
+    synthetic ones, and writes scores.json, scores.csv and report.html to --out. The scores are computed from real rows
+    without noise:
     protect them like the rows. --epsilon and --delta state the guarantee of the table, if it has one; the success of
     the privacy attacks is compared with what the guarantee allows. Where a person may have several rows, name the
     column of persons (--person) and the number of rows that the guarantee protects (--rows-per-person). For a folder
@@ -72,11 +76,11 @@ def evaluate(
         --holdout test.csv --target readmitted --out scores
 
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
-        --epsilon 1 --delta 1e-6 --out scores
+        --holdout test.csv --full --epsilon 1 --delta 1e-6 --out scores
 
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
         --holdout test.csv --person patient --rows-per-person 3 \
-        --epsilon 1 --delta 1e-6 --out scores
+        --full --epsilon 1 --delta 1e-6 --out scores
 
     Parameters
     ----------
@@ -99,9 +103,13 @@ def evaluate(
         Column of the real and the hold-out rows that tells which person a row is about; it need not be in the schema.
         Attacks are then on persons, and no person's rows are on both sides of a comparison. Default: each row counts as
         a person's only one.
+    full
+        Measure everything: attacks on privacy, detection by classifiers, further distances and learners. Without it, a
+        first report: what is lost of columns and associations, exact matches, and one learner.
     suites
-        Sets of classifiers (or regressors) that learn --target, separated by commas: default, or those of a
-        publication: flaim, thesis, fedtabdiff, heterofedsyn. docs/evaluation.md lists them.
+        Sets of classifiers (or regressors) that learn --target, separated by commas: default, boosting, or those of a
+        publication: flaim, thesis, fedtabdiff, heterofedsyn. docs/evaluation.md lists them. Default: boosting, which is
+        one learner, trained once; with --full, default.
     epsilon
         Epsilon of the guarantee under which the synthetic table was made; needs --delta. The success of the privacy
         attacks is then compared with what this guarantee allows. Without it, the table counts as one without a
@@ -163,9 +171,11 @@ def evaluate(
     unseen = None if holdout is None else whole(holdout)
     made = read_whole(synthetic, plain, agreed, written_kind(synthetic))
     evidence = EvaluationTables(whole(real), made, unseen, agreed=agreed)
+    _announce(evidence, target, full, json_, max_rows)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,
+            full=full,
             target=target,
             sensitive=sensitive,
             known=_split(known),
@@ -188,6 +198,7 @@ def report(
     target: str = "",
     sensitive: str = "",
     known: str = "",
+    full: bool = False,
     fresh: bool = False,
     title: str = "",
     owner: str = "",
@@ -206,7 +217,7 @@ def report(
       fedsynth report run --title "Claims 2024, synthetic" \
         --owner "Office for Health Statistics"
 
-      fedsynth report run --target readmitted --sensitive ward \
+      fedsynth report run --full --target readmitted --sensitive ward \
         --known age,sex,nights
 
     Parameters
@@ -216,26 +227,42 @@ def report(
     target
         Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their
         usefulness. Default: the target of the run, if it had one; without any, no such scores.
+    full
+        Measure everything: attacks on privacy, detection by classifiers, further distances and learners. Without it, a
+        first report: what is lost of columns and associations, exact matches, and one learner.
     fresh
         Compute the scores again. Without it, those in scores.json are used if that exists, unless --target, --sensitive
-        or --known is given.
+        or --known is given, or --full where they are of a first report.
     title
         Title of the report; default: the one given before, else one that names the data file.
     owner
         Person or office that answers for the data, named at the head of the report; default: the one given before.
     """
-    from fedsynth.evaluation.run_files import measure_run, read_scores, title_of, write_report, write_scores
+    from fedsynth.evaluation.run_files import (
+        measure_run,
+        read_scores,
+        run_evidence,
+        title_of,
+        write_report,
+        write_scores,
+    )
     from fedsynth.runs.folder import RunFolder
 
     folder = RunFolder(run)
-    if folder.scores_file.is_file() and not fresh and not (target or sensitive or known):
+    stored = folder.scores_file.is_file() and not fresh and not (target or sensitive or known)
+    if stored and (not full or not read_scores(folder).first):
         evaluation = read_scores(folder)
         if title or owner:
             evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
             write_scores(folder, evaluation)
     elif folder.is_run:
+        evidence = run_evidence(folder)
+        target = target or (read_scores(folder).target if stored else "")
+        _announce(evidence, target or folder.job.target, full, json_)
         with progress_bar(json_) as progress:
-            evaluation = measure_run(folder, progress, target, sensitive, _split(known))
+            evaluation = measure_run(
+                folder, evidence, target=target, sensitive=sensitive, known=_split(known), full=full, progress=progress
+            )
         before = title_of(folder)
         evaluation = replace(evaluation, about=_headed(evaluation.about, title or before.title, owner or before.owner))
         write_scores(folder, evaluation)
@@ -257,11 +284,22 @@ def _headed(about: ReportTitle, title: str, owner: str) -> ReportTitle:
     return replace(about, title=title or about.title, owner=owner or about.owner)
 
 
+def _announce(evidence: EvaluationTables, target: str, full: bool, json_: bool, max_rows: int = 20_000) -> None:
+    """Say on standard error how long the measurement takes, before it starts."""
+    from fedsynth.evaluation.evaluate import forecast
+
+    first, all_ = (forecast(evidence, target=target, full=one, max_rows=max_rows) for one in (False, True))
+    said = f"about {all_:.0f} s of one core" if full else f"about {first:.0f} s of one core (--full: {all_:.0f} s)"
+    if not json_:
+        print(f"Measuring: {said}.", file=sys.stderr)
+
+
 def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:
-    alarms = [score for score in evaluation.scores if score.verdict == "alarm"]
     facts = {"report": str(page), **{k: v for k, v in evaluation.to_json().items() if k != "plot_data"}}
     text = [score_table(list(evaluation.scores)), ""]
-    text += [f"ALARM {score.name}: {score.says}" for score in alarms]
+    for verdict in ("alarm", "review"):
+        text += [f"{verdict.upper()} {one.name}: {one.says}" for one in evaluation.scores if one.verdict == verdict]
+    text += evaluation.notes[-1:] if evaluation.first else []
     text += ["These scores are computed on real rows and are not private: do not publish them.", f"Report: {page}"]
     say(json_, facts, "\n".join(text))
 

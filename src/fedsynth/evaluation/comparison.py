@@ -24,31 +24,20 @@ Test = Callable[[Sequence[float], Sequence[float]], float]
 
 
 def student(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided t-test with equal variances (Student's).
+    """Return the p-value of the two-sided t-test with equal variances, as in the thesis.
 
-    The thesis on federated Bayesian networks (FedBN) and autoencoders (FedVAE) uses this test.
-
-    ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat. If neither varies,
-    the p-value is 1 for equal values and 0 for different ones.
+    ``one`` and ``two`` hold a metric's values in two arms, one per repeat. If neither varies, it is 1 or 0 (unequal).
     """
     return _p(one, two, lambda: stats.ttest_ind(one, two, equal_var=True).pvalue)
 
 
 def welch(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided t-test with unequal variances.
-
-    ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat. If neither varies,
-    the p-value is 1 for equal values and 0 for different ones.
-    """
+    """Return the p-value of the two-sided t-test with unequal variances; otherwise as :func:`student`."""
     return _p(one, two, lambda: stats.ttest_ind(one, two, equal_var=False).pvalue)
 
 
 def paired(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided paired t-test, for arms that use the same split of the rows in each repeat.
-
-    ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat and in the same
-    order. If the differences do not vary, the p-value is 1 if they are 0, otherwise 0.
-    """
+    """Return the p-value of the two-sided paired t-test, for arms with the same split of the rows in each repeat."""
     return _p(np.subtract(one, two).tolist(), [0.0], lambda: stats.ttest_rel(one, two).pvalue)
 
 
@@ -68,9 +57,9 @@ def _p(one: Sequence[float], two: Sequence[float], test: Callable[[], Any]) -> f
 class ComparedMetric:
     """One metric of a :class:`Comparison`: its values in each arm (way of training), and the p-values.
 
-    ``values`` maps each of the arms "federated", "pooled" and "local" to one value per repeat. ``reference`` is the
-    same metric of real rows, one value per repeat: of hold-out rows, or of classifiers trained on the real rows. ``p``
-    maps "pooled" and "local" to p-values against "federated", Holm-adjusted over all metrics of the comparison.
+    ``values`` maps each arm to one value per repeat. ``reference`` is the same metric of real rows: of hold-out rows,
+    or of classifiers trained on the real rows. ``p`` maps "pooled" and "local" to p-values against "federated",
+    Holm-adjusted over all metrics.
     """
 
     metric: str
@@ -83,8 +72,7 @@ class ComparedMetric:
 class Comparison:
     """One method trained over all sites ("federated"), on pooled rows ("pooled") and at each site alone ("local").
 
-    ``setting`` describes method, sites and guarantee in words; ``lines`` holds one :class:`ComparedMetric` for each
-    metric. :func:`compared` makes it, and ``str`` of it is the table that ``fedsynth compare`` prints.
+    ``setting`` describes method, sites and guarantee in words. ``str`` of it is what ``fedsynth compare`` prints.
     """
 
     setting: str
@@ -126,15 +114,11 @@ def compared(
     reference: Sequence[Values],
     test: Test = welch,
 ) -> Comparison:
-    """Return the comparison of three arms (ways of training), with p-values of their differences for each metric.
+    """Return the comparison of the arms, with p-values of their differences from the federated one for each metric.
 
-    The arms are "federated" (over all sites), "pooled" (on all rows) and "local" (at each site alone); the last two are
-    tested against the first. ``setting`` describes the runs in words. ``found`` maps each arm to a list that holds, for
-    each repeat, the value of each metric by its name. ``reference`` is such a list, of the values that real rows reach:
-    hold-out rows in place of synthetic ones, or classifiers trained on real rows. A metric of the first federated
-    repeat that is missing elsewhere raises ``KeyError``. ``test`` is one of :func:`welch`, :func:`student` and
-    :func:`paired`. The p-values of an arm are Holm-adjusted over the metrics. Raises :class:`InvalidParameter` for
-    fewer than 2 repeats.
+    ``found`` maps each arm to the values of each metric, by name, for each repeat; ``reference`` is such a list for
+    real rows. A metric of the first federated repeat that is missing elsewhere raises ``KeyError``. The p-values of an
+    arm are Holm-adjusted over the metrics. Raises :class:`InvalidParameter` for fewer than 2 repeats.
     """
     if min(len(found[arm]) for arm in ARMS) < 2:
         raise InvalidParameter("a comparison needs at least 2 repeats of each arm: one has no spread to test against")

@@ -56,11 +56,7 @@ def _association(table: Table, one: int, other: int) -> float:
 
 
 def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Return the absolute difference of the two tables' associations for each pair of columns: 0 (equal) to 2.
-
-    ``pairs`` holds pairs of column positions; keys of the result are "first name × second name".
-    :func:`association_matrix` defines the association.
-    """
+    """Return the absolute difference of the two tables' associations by "first name × second name": 0 (equal) to 2."""
     return {
         f"{real.schema.names[one]} × {real.schema.names[two]}": abs(
             association(real, one, two) - association(other, one, two)
@@ -127,19 +123,15 @@ def _nonempty(found: dict[str, Pairs]) -> dict[str, Pairs]:
 
 
 def strong_pairs(real: Table, pairs: Iterable[tuple[int, int]], least: float, how: Association = association) -> Pairs:
-    """Return the ``pairs`` of column positions whose association in ``real`` is at least ``least`` in absolute value.
-
-    ``how`` measures the association (default: :func:`association_matrix` defines it).
-    """
+    """Return the ``pairs`` whose association (by ``how``) in ``real`` is at least ``least`` in absolute value."""
     return [(one, two) for one, two in pairs if abs(how(real, one, two)) >= least]
 
 
 def associations_kept(real: Table, other: Table, pairs: Pairs) -> Summary:
-    """Return the share of ``pairs`` whose association in ``real`` is kept in ``other``: 0 to 1.
+    """Return the share of ``pairs`` (at least one) whose association in ``real`` is kept in ``other``: 0 to 1.
 
-    It is kept if that of ``other`` has the same sign and is at least half as strong. ``pairs`` holds pairs of column
-    positions, at least one. The details are the associations in ``other``, by "first name × second name";
-    :func:`association_matrix` defines them.
+    It is kept if that of ``other`` has the same sign and is at least half as strong. The details are the associations
+    in ``other``, by "first name × second name".
     """
     return _share(real, other, pairs, association, is_kept)
 
@@ -147,8 +139,7 @@ def associations_kept(real: Table, other: Table, pairs: Pairs) -> Summary:
 def correlations_kept(real: Table, other: Table, pairs: Pairs, how: Association = association) -> Summary:
     """Return the share of ``pairs`` of columns of numbers whose correlation in ``other`` is within 0.1 of ``real``.
 
-    ``pairs`` holds pairs of column positions, at least one, and ``how`` is a value of :data:`CORRELATIONS` (default:
-    Pearson's). The details are the correlations in ``other``, by "first name × second name".
+    ``how`` is a value of :data:`CORRELATIONS`. The details are the correlations in ``other``.
     """
     return _share(real, other, pairs, how, is_near)
 
@@ -187,9 +178,8 @@ def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArra
 def association_slopes(real: Table, synthetic: Table) -> dict[str, float]:
     """Return the slope of a least-squares line from real to synthetic association over the pairs of columns.
 
-    A slope of 1 means that all dependence is kept, 0 that none is. There is one slope for each kind of pair, under the
-    keys "categories" (two categories), "numbers" (two numbers) and "mixed" (one of each). With fewer than three pairs
-    of a kind, its slope is nan. :func:`association_matrix` defines the association.
+    1 means that all dependence is kept, 0 that none is. Keys are "categories" (two categories), "numbers" (two numbers)
+    and "mixed" (one of each); with fewer than three pairs of a kind, its slope is nan.
     """
     one, two = association_matrix(real), association_matrix(synthetic)
     found: dict[str, list[tuple[float, float]]] = {"categories": [], "numbers": [], "mixed": []}

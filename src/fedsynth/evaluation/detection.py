@@ -19,11 +19,10 @@ def propensity_mse(real: Table, other: Table, seed: int) -> float:
     """Return the propensity mean squared error of a classification tree, between 0 (cannot tell) and 0.25.
 
     The mean of (p - 1/2)^2 over equally many rows of both tables, with p the tree's probability that a row is from
-    ``other``. ``seed`` draws the rows of the larger table and the folds; if a table has a single row, the result is 0.
-    p is out of sample, from cross-validation with five folds (fewer with fewer rows). (Snoke et al. 2018, doi
-    10.1111/rssa.12358, compute p in sample and therefore need a null distribution.) Leaves have at least 50 rows, or a
-    tenth of the smaller table's rows if that is fewer. Raises :class:`Unsupported` without scikit-learn (the extra
-    ``evaluate``).
+    ``other``, out of sample from cross-validation with five folds (fewer with fewer rows; Snoke et al. 2018, doi
+    10.1111/rssa.12358, compute p in sample and therefore need a null distribution). If a table has a single row, the
+    result is 0. Leaves have at least 50 rows, or a tenth of the smaller table's rows if that is fewer. Raises
+    :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.model_selection import StratifiedKFold, cross_val_predict

@@ -31,11 +31,10 @@ _TIE = 1e-9  # distances that differ by less are equal: rounding depends on the 
 
 
 def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
-    """Return each row's key, an integer that stands for its content: rows have equal keys if all their codes agree.
+    """Return an int64 key for each row of each table, shape ``(rows,)``: equal keys, equal codes in all columns.
 
-    A code is the integer that numbers a column's category or bin, so numbers in the same bin agree. Rows that differ in
-    a code have different keys. Keys are comparable between the ``tables`` of one call, which must have one schema. The
-    result has an int64 array of keys for each table, shape ``(rows,)``.
+    A code numbers a column's category or bin, so numbers in the same bin agree. Keys are comparable between the
+    ``tables`` of one call, which must have one schema.
     """
     sizes = tables[0].schema.sizes
     columns = ((np.concatenate([table.codes[j] for table in tables]), sizes[j]) for j in range(len(sizes)))
@@ -43,12 +42,7 @@ def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
 
 
 def keys_by_value(tables: Sequence[Table]) -> list[Keys]:
-    """Return each row's key, an integer that stands for its content: rows have equal keys if all their values agree.
-
-    A missing value equals a missing value. Rows that differ in a category or a number have different keys. Keys are
-    comparable between the ``tables`` of one call, which must have one schema. The result has an int64 array of keys for
-    each table, shape ``(rows,)``.
-    """
+    """Return the keys of :func:`keys_by_code` by value: categories and numbers agree, and missing with missing."""
     first = tables[0]
 
     def columns() -> Iterable[tuple[NDArray[Any], int]]:
@@ -82,11 +76,7 @@ def _split(keys: Keys, tables: Sequence[Table]) -> list[Keys]:
 
 
 def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
-    """Return, for each row of one table, how many rows of another table have the same content; shape ``(queries,)``.
-
-    ``queries`` are the keys of the first table and ``rows`` those of the second, one for each row: integers that stand
-    for a row's content, from one call of :func:`keys_by_code` or :func:`keys_by_value`.
-    """
+    """Return, for each key in ``queries``, how many ``rows`` have it; shape ``(queries,)``."""
     return np.bincount(rows, minlength=int(queries.max()) + 1)[queries]
 
 
@@ -116,11 +106,10 @@ def share_of(hits: NDArray[np.bool_], table: Table) -> Estimate:
 def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return each query's Euclidean distances to its ``many`` nearest points, and the positions of these points.
 
-    ``queries`` and ``points`` are float32 coordinates, shape ``(rows, dimensions)``. Each array of the result has shape
-    ``(queries, many)``; the nearest point comes first. ``many`` must not exceed the number of points. scikit-learn's
-    exhaustive search finds the neighbours. The distances are then recomputed in float64 from coordinate differences,
-    since its ``|x|^2 - 2xy + |y|^2`` loses precision near zero. Raises :class:`Unsupported` without scikit-learn (the
-    extra ``evaluate``).
+    ``queries`` and ``points`` are float32 coordinates, shape ``(rows, dimensions)``; each array of the result has shape
+    ``(queries, many)``, nearest first. ``many`` must not exceed the number of points. scikit-learn's distances are
+    recomputed in float64 from coordinate differences, since its ``|x|^2 - 2xy + |y|^2`` loses precision near zero.
+    Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.neighbors import NearestNeighbors
@@ -151,17 +140,13 @@ class NeighbourIndex:
 
     @classmethod
     def of(cls, rows: Table, space: MixedSpace, rng: np.random.Generator, max_points: int) -> NeighbourIndex:
-        """Return an index of ``rows`` with the coordinates of at most ``max_points`` of them, drawn by ``rng``.
-
-        ``space`` is the embedding that gives the coordinates.
-        """
+        """Return an index of ``rows`` with the coordinates of at most ``max_points`` of them, drawn by ``rng``."""
         return cls(rows, space, space.coordinates(drawn(rows, max_points, rng)))
 
     def distances(self, queries: Table, many: int = 1) -> NDArray[np.float64]:
-        """Return the Euclidean distances of each row of ``queries`` to the ``many`` nearest indexed rows, ascending.
+        """Return the distances of each query to the ``many`` nearest indexed rows, ascending: ``(queries, many)``.
 
-        The shape is ``(queries, many)``. There are fewer columns if the index has fewer than ``many`` points. Raises
-        :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+        There are fewer columns if the index has fewer points. Raises :class:`Unsupported` without scikit-learn.
         """
         many = min(many, len(self.points))
         found, _ = nearest(self.space.coordinates(queries), self.points, many)
@@ -176,12 +161,11 @@ class NeighbourIndex:
 
 @dataclass(frozen=True)
 class DistanceToReal:
-    """Distances of ``rows`` query rows to their nearest real rows (DCR): the result of :func:`closeness`.
+    """Distances of ``rows`` query rows to their nearest real rows (DCR), in a :class:`.MixedSpace`.
 
-    ``median`` and ``minimum`` are over the queries; a number counts by its difference as a fraction of the range, a
-    different category as 1 (:class:`~fedsynth.evaluation.features.MixedSpace`). ``ratio`` is the median of the distance
-    to the nearest real row divided by that to the second nearest (NNDR): near 0 where a row is close to one particular
-    real row, near 1 where it is not.
+    ``median`` and ``minimum`` are over the queries. ``ratio`` is the median of the distance to the nearest real row
+    divided by that to the second nearest (NNDR): near 0 where a row is close to one particular real row, near 1 where
+    it is not.
     """
 
     median: Estimate
@@ -191,11 +175,10 @@ class DistanceToReal:
 
 
 def closeness(queries: Table, index: NeighbourIndex) -> DistanceToReal:
-    """Return the distances of the queries to the rows of ``index``; the intervals of medians are from order statistics.
+    """Return the distances of the queries to the rows of ``index``, which are real rows.
 
-    ``index`` is a nearest-neighbour index of real rows. Two distances of 0 have ratio 1: the query equals several rows,
-    not one in particular. The ratio is nan if the index has one point. Raises :class:`Unsupported` without scikit-learn
-    (the extra ``evaluate``).
+    Two distances of 0 have ratio 1: the query equals several rows, not one in particular. The ratio is nan if the index
+    has one point. Raises :class:`Unsupported` without scikit-learn.
     """
     found = index.distances(queries, 2)
     ratio = Estimate(math.nan)
@@ -224,11 +207,10 @@ def median(values: NDArray[np.float64], table: Table | None = None) -> Estimate:
 class HoldoutShare:
     """The share of synthetic rows nearer to a training row than to a hold-out row: the result of :func:`holdout_share`.
 
-    ``value`` is the share with its 95 % interval; 1/2 is expected if nothing was copied. ``of_a_copy`` is approximately
-    the value that a verbatim copy of the training rows would have. It is below 1 if distances are measured to a random
-    sample of ``side`` training rows (and as many hold-out rows) instead of all, or if training rows equal a hold-out
-    row, so that they tie. If rows have persons, ``side`` counts persons. ``queries`` counts the synthetic rows used;
-    ``tied`` is the share of them with both distances equal, a mean over draws.
+    ``value`` is 1/2 in expectation if nothing was copied. ``of_a_copy`` is approximately that of a verbatim copy of the
+    training rows: below 1 if distances are measured to a random sample of ``side`` training rows (or persons) instead
+    of all, or if training rows equal a hold-out row. ``queries`` counts the synthetic rows used; ``tied`` is the share
+    of them with both distances equal, a mean over draws.
     """
 
     value: Estimate
@@ -250,23 +232,18 @@ def holdout_share(
 ) -> HoldoutShare:
     """Return the share of synthetic rows nearer to a training row than to a hold-out row.
 
-    A table that copies nothing has 1/2 in expectation; ties count one half. ``evidence`` holds the synthetic, the
-    training and the hold-out rows. Distances are measured in the embedding ``space``. The share is a mean over
-    ``draws`` random draws, made by ``rng``: each takes equally many training and hold-out rows, all of the smaller
-    table, and as many of the larger, without replacement (with replacement, duplicates would push the share below 1/2),
-    at most ``max_points`` of each. All draws use the same synthetic rows, at most ``max_queries``, or fewer (though not
-    below 1000) to keep to ``max_pairs`` pairs of a synthetic and a training row. Raises :class:`Unsupported` without
-    hold-out rows, or without scikit-learn (the extra ``evaluate``).
+    Ties count one half. Distances are in the embedding ``space``. The share is a mean over ``draws`` random draws: each
+    takes equally many training and hold-out rows, all of the smaller table, and as many of the larger, without
+    replacement (with replacement, duplicates would push the share below 1/2), at most ``max_points`` of each. All draws
+    use the same synthetic rows, at most ``max_queries``, or fewer (though not below 1000) to keep to ``max_pairs``
+    pairs of a synthetic and a training row. Raises :class:`Unsupported` without hold-out rows, or without scikit-learn.
 
     Interval: if the synthetic rows were independent of the training rows, the labels "training" and "hold-out" of the
     ``2 m`` rows of a draw would be exchangeable. With ``c_j`` the number of queries whose nearest row is ``j``, the
     variance of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
-    replacement). This variance covers the noise of the queries, of the training draw and of the hold-out, and rows that
-    are the nearest of many queries. The interval reaches 1.96 times the root of the variance to each side of the mean.
-    It shows the noise of one draw: averaging over draws reduces only the part that comes from drawing among the rows of
-    the larger table. If rows have persons, these are drawn, with all of their rows, in place of rows: then persons are
-    exchangeable, ``m`` is their number on each side, and ``c_j`` the number of queries whose nearest row is person
-    ``j``'s.
+    replacement). The interval reaches 1.96 times its root to each side of the mean. It shows the noise of one draw:
+    averaging over draws reduces only the part that comes from drawing among the rows of the larger table. If rows have
+    persons, these are drawn, with all of their rows, in place of rows.
     """
     if evidence.holdout is None:
         raise Unsupported("the share needs rows that the synthesizer never saw; keep some back (--holdout)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import fidelity, privacy
-from fedsynth.evaluation.metrics import EVALUATED, METRICS, Comparison, Metric
+from fedsynth.evaluation.metrics import EVALUATED, FIRST, METRICS, Comparison, Metric
 from fedsynth.evaluation.persons import count_persons, standard_error, take_persons
 from fedsynth.evaluation.plot_data import PlotData, plot_data
 from fedsynth.evaluation.references import cached
@@ -29,7 +30,7 @@ from fedsynth.evaluation.score import (
     over_trials,
     to_json,
 )
-from fedsynth.evaluation.suites import find_suite
+from fedsynth.evaluation.suites import find_suite, one_thread
 from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.files import write_whole
@@ -39,6 +40,10 @@ from fedsynth.rows import Table
 from fedsynth.schema.misfits import with_lines
 
 _COMPARED = {name for name in EVALUATED if METRICS[name].comparisons}
+_FIRST_ONLY = (
+    "This is a first report. Attacks on privacy, detection by classifiers, further distances, and further learners and "
+    "draws of their training rows were not measured: add --full (in Python: full=True)."
+)
 _DRAWS = 3  # draws of training rows, at most: training one learner takes longer than all fidelity scores
 
 LogLikelihood = Callable[[Table], NDArray[np.float64]]
@@ -46,10 +51,7 @@ LogLikelihood = Callable[[Table], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class ReportTitle:
-    """Title block of a report: its title, the owner and name of the data, and the date of the measurement.
-
-    ``date`` is in ISO 8601; an unknown field is empty.
-    """
+    """Title block of a report; ``date`` (of the measurement) is in ISO 8601, and an unknown field is empty."""
 
     title: str = ""
     owner: str = ""
@@ -59,15 +61,13 @@ class ReportTitle:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of :func:`evaluate`: scores, data for plots, row counts, and notes for the reader.
+    """The result of :func:`evaluate`: scores in the order of a report, data for its plots, and notes for the reader.
 
-    ``scores`` come in the order of a report; ``plot_data`` is the data of its plots. ``rows`` maps "real", "synthetic"
-    and "holdout" to numbers of rows, and ``persons`` maps "real" and "holdout" to numbers of persons; it is empty if
-    nothing says which rows are of one person. ``target`` names the column to predict ("" for none). ``notes`` are
-    sentences on how rows were drawn for fidelity, and on the scores of utility and privacy that were left out, with the
-    reason. ``attacked`` says what the formal bounds of attacks are about
-    (:attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`). ``about`` is the title block of the report. None of it
-    is differentially private: it is computed from real rows without noise.
+    ``rows`` maps "real", "synthetic" and "holdout" to numbers of rows, and ``persons`` "real" and "holdout" to numbers
+    of persons (empty if nothing says which rows are of one person). ``target`` is "" for none; ``first`` says that only
+    a first report was measured. ``notes`` are sentences on how rows were drawn, and on what was not measured and why.
+    ``attacked`` is :attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`. None of it is differentially private: it
+    is computed from real rows without noise.
     """
 
     scores: tuple[Score, ...]
@@ -78,13 +78,13 @@ class Evaluation:
     about: ReportTitle = ReportTitle()
     persons: Mapping[str, int] = field(default_factory=dict)
     attacked: str = "the presence of one row"
+    first: bool = False
 
     @property
     def frame(self) -> pd.DataFrame:
         """The scores as a data frame with the columns ``metric``, ``score``, ``column``, ``value`` and ``reference``.
 
-        ``score`` is the title of a score; some metrics have several. The first line of a score has the column ""; one
-        line follows for each of its details (columns, pairs, rules, learners or attackers), if it has any. The notes
+        The first line of a score has the column ""; one line follows for each of its details, if it has any. The notes
         are in ``frame.attrs``.
         """
         lines = [
@@ -118,10 +118,7 @@ class Evaluation:
         return str(self._headlines.to_html(index=False))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the evaluation as JSON values, for ``scores.json`` in the output folder of ``fedsynth evaluate``.
-
-        Infinite numbers and nan become None. :meth:`from_json` reads the values.
-        """
+        """Return the content of ``scores.json``; infinite numbers and nan become None. :meth:`from_json` reads it."""
         content: dict[str, Any] = to_json(self)
         return content
 
@@ -131,10 +128,12 @@ class Evaluation:
         return msgspec.convert(content, cls)
 
 
+@one_thread()
 def evaluate(
     evidence: EvaluationTables,
     *,
     metrics: Sequence[str] | None = None,
+    full: bool = False,
     target: str = "",
     sensitive: str = "",
     known: Sequence[str] = (),
@@ -143,61 +142,58 @@ def evaluate(
     neighbours: Neighbours = "add-remove",
     log_likelihood: LogLikelihood | None = None,
     fitted: Table | None = None,
-    suites: Sequence[str] = ("default",),
+    suites: Sequence[str] = (),
     repeats: int = 5,
     max_rows: int = 20_000,
     seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> Evaluation:
-    """Measure fidelity, utility and privacy of a synthetic table, each score beside a reference from real rows.
+    """Measure fidelity and utility of a synthetic table, and privacy if ``full``, beside references from real rows.
 
-    ``evidence`` holds the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
-    never saw).
-
-    - ``metrics``: names from :data:`EVALUATED <fedsynth.evaluation.metrics.EVALUATED>`, such as "column-similarity",
-      "learning" (utility) or "membership-inference"; None measures everything that the tables allow, and the notes say
-      what of utility and privacy was left out.
+    - ``metrics``: names from :data:`EVALUATED <fedsynth.evaluation.metrics.EVALUATED>`, which are all measured; None
+      measures a first report (:data:`~fedsynth.evaluation.metrics.FIRST`, and one learner) or, with ``full``,
+      everything that the tables allow. The notes say what was left out.
     - ``target``: the column that classifiers (or regressors) learn to predict; without it, utility is not measured.
-      They are tested on the hold-out rows or, without these, on a fifth of the real rows, which they do not train on
-      (but the synthesizer did).
+      They are tested on the hold-out rows or, without these, on a fifth of the real rows.
     - ``sensitive``, ``known``: in attribute disclosure, an attacker who knows the columns ``known`` infers the column
-      ``sensitive`` (defaults: see :func:`~fedsynth.evaluation.privacy.privacy`).
-    - ``guarantee``: the (epsilon, delta) that the table was made under, if any; attacks are compared with the bounds
-      that follow from it. ``unit`` is what it protects: one row (the default), or a person with several rows.
-      ``neighbours`` says whether it is for adding or removing the unit, or for replacing it (public sizes).
-    - ``log_likelihood``: if the model has one, a function that returns each row's log-likelihood in nats, shape
-      ``(rows,)``, for a table.
-    - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all real rows: privacy figures, and
-      the reference of the likelihood, are about them alone.
-    - ``suites``: names of sets of learners for utility, as :func:`fedsynth.evaluation.suites.find_suite` knows them.
+      ``sensitive`` (defaults: :func:`~fedsynth.evaluation.privacy.privacy`). If either is given, it is measured in a
+      first report, too.
+    - ``guarantee``: the (epsilon, delta) that the table was made under, if any, for the ``unit`` and the
+      ``neighbours``; attacks are compared with the bounds that follow from it.
+    - ``log_likelihood``: if the model has one, each row's log-likelihood in nats, shape ``(rows,)``, of a table.
+    - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all: attacks, and the reference of
+      the likelihood, are about them alone.
+    - ``suites``: sets of learners (:func:`fedsynth.evaluation.suites.find_suite`); by default "boosting", trained once,
+      in a first report, else "default".
     - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
-      ``max_rows`` rows of each table; a utility score is the mean of ``repeats``, but at most three, draws of at most
-      ``max_rows`` training rows. Validity is measured once, on all rows, and likelihood on at most ``max_rows``.
-    - ``seed``: determines every random draw.
-    - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
+      ``max_rows`` rows of each table, a utility score that of at most three draws of training rows. Validity is
+      measured once, on all rows.
+    - ``seed``: determines every random draw. All of it runs on one thread.
 
-    A :class:`DataWarning` says if rows of a table were left out when it was encoded: scores are those of the others.
+    If real and hold-out rows have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), real rows are split by
+    person, and membership attacks are on persons. A score does not depend on the other metrics measured; verdicts on
+    privacy are corrected for the number of privacy figures. A :class:`DataWarning` says if rows were left out when a
+    table was encoded.
 
-    If the real and the hold-out table have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), no person
-    counts as unseen of whom the synthesizer, or the other side of a comparison, has rows: real rows are split by
-    person, membership attacks are on persons, and bands allow for rows of one person that resemble each other.
-
-    A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of
-    privacy figures measured (multiple testing). Raises :class:`Unsupported` for a metric that was named and cannot be
-    computed, for known columns that include the sensitive one or the target, and without scikit-learn (the extra
-    ``evaluate``); :class:`InvalidParameter` for an unknown metric or suite, and for less than one repeat;
-    :class:`SchemaError` for unknown columns. A suite that cannot be used, for example because its package is missing,
-    becomes a note; if "learning" was named and no suite can be used, :class:`Unsupported` is raised.
+    Raises :class:`Unsupported` for a named metric that cannot be computed, for known columns that include the sensitive
+    one or the target, and without scikit-learn (the extra ``evaluate``); :class:`InvalidParameter` for an unknown
+    metric or suite, and for less than one repeat; :class:`SchemaError` for unknown columns. A suite that cannot be used
+    becomes a note.
     """
     schema = evidence.real.schema
     for name, table in (("real", evidence.real), ("synthetic", evidence.synthetic), ("hold-out", evidence.holdout)):
         if table is not None and table.left_out:
             head = f"the scores are those of {len(table)} of the {table.rows_read} {name} rows:"
-            warnings.warn(with_lines(head, table.findings()), DataWarning, stacklevel=2)
+            warnings.warn(with_lines(head, table.findings()), DataWarning, stacklevel=3)
     for name in filter(None, (target, sensitive, *known)):
         schema.index(name)
     metrics = (metrics,) if isinstance(metrics, str) else metrics
+    first = metrics is None and not full
+    draws = 1 if first and not suites else _DRAWS
+    suites = suites or ("boosting" if first else "default",)
     wanted = EVALUATED if metrics is None else tuple(metrics)
+    if first:
+        wanted = (*FIRST, *(["attribute-disclosure"] if sensitive or known else []))
     for name in wanted:
         if name not in EVALUATED:
             raise InvalidParameter(f"no metric named {name!r}; {nearest(name, EVALUATED)}")
@@ -251,7 +247,7 @@ def evaluate(
                     target,
                     suite=suite,
                     seed=seed,
-                    repeats=min(repeats, _DRAWS),
+                    repeats=min(repeats, draws),
                     max_rows=max_rows,
                     progress=progress,
                 )
@@ -277,6 +273,8 @@ def evaluate(
         missing += findings.notes
     if metrics is not None:
         _refuse_unmeasured(metrics, scores, missing)
+    if first:
+        missing.append(_FIRST_ONLY)
     return Evaluation(
         tuple(scores),
         plot_data(evidence.real, evidence.synthetic),
@@ -293,7 +291,24 @@ def evaluate(
             if table is not None and evidence.by_person
         },
         attacked=bounds.attacked,
+        first=first,
     )
+
+
+def forecast(evidence: EvaluationTables, *, target: str = "", full: bool = False, max_rows: int = 20_000) -> float:
+    """Return about how many seconds of one core :func:`evaluate` takes for a first or a ``full`` report.
+
+    The constants are CPU seconds (AMD EPYC, 2026) for the table Adult: 26,048 real and as many synthetic rows, 6,513
+    hold-out rows, 15 columns. They are scaled by the numbers of rows, columns and pairs that are compared.
+    """
+    many = len(evidence.real.codes)
+    rows = min(max(len(evidence.real), len(evidence.synthetic)), max_rows) / 20_000
+    columns, pairs = rows * many / 15, rows * min(math.comb(many, 2), 300) / 105
+    learner = (0.8 * min(1, 10 * rows) + 3.8 * min(columns, 4 * rows)) if target else 0.0
+    if not full:
+        return 1 + (columns + pairs) / 2 + learner
+    targets, searched = min(len(evidence.real), 5_000) / 5_000, min(len(evidence.synthetic), 100_000) / 26_048
+    return 2 + 5.5 * columns + pairs / 2 + 12 * targets * many / 15 * (0.3 + 0.7 * searched) + 7 * learner
 
 
 def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons: Sequence[str]) -> None:

@@ -48,10 +48,9 @@ def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
 
 
 def integer_codes(real: Table, columns: Sequence[int]) -> Encode:
-    """Return an encoding with one feature per column: its code, the integer that numbers categories or bins from 0.
+    """Return an encoding with one feature per column: its code. ``real`` is not used.
 
-    The encoding is a function that maps a table to float64 features, shape ``(rows, features)``. ``columns`` are
-    positions; ``real`` is not used, and is an argument only because other encodings are fitted to it.
+    An encoding maps a table to float64 features, shape ``(rows, features)``; ``columns`` are positions in the schema.
     """
     return lambda table: np.stack([table.codes[column] for column in columns], axis=1).astype(np.float64)
 
@@ -59,8 +58,7 @@ def integer_codes(real: Table, columns: Sequence[int]) -> Encode:
 def standardised(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding that standardises numbers by the real rows' mean and standard deviation; categories are codes.
 
-    The encoding is a function that maps a table to float64 features, shape ``(rows, columns)``, one for each position
-    in ``columns``. A code is the integer that numbers a column's categories, from 0. A missing number becomes the mean.
+    A missing number becomes the mean. :func:`integer_codes` says what an encoding is.
     """
     scale: dict[int, tuple[float, float]] = {}
     for column in columns:
@@ -87,9 +85,8 @@ def standardised(real: Table, columns: Sequence[int]) -> Encode:
 def one_hot(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding with categories one-hot and numbers standardised, as by :func:`standardised`.
 
-    The encoding is a function that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are
-    positions. A column's one-hot categories are the 100 commonest of the real rows; any other category has only zeros.
-    A column of numbers that may be missing has a second feature, its missing indicator: 1 where the number is missing.
+    A column's one-hot categories are the 100 commonest of the real rows; any other category has only zeros. A column of
+    numbers that may be missing has a second feature, its missing indicator.
     """
     scaled = standardised(real, columns)
     known = _known_categories(real, columns)
@@ -104,9 +101,7 @@ def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding that maps numbers to normal scores by quantile; the rest is encoded as by :func:`one_hot`.
 
     As in SynMeter (arXiv 2402.06806): the map is fitted to the real rows, with one quantile for every 30 rows, at least
-    10 and at most 1,000, but no more than there are known values. A missing number becomes 0, the score of the median,
-    and a second feature of its column, the missing indicator, is 1; categories are one-hot. The encoding is a function
-    that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are positions.
+    10 and at most 1,000, but no more than there are known values. A missing number becomes 0, with an indicator.
     """
     from sklearn.preprocessing import QuantileTransformer
 
@@ -161,10 +156,9 @@ def _with_categories(
 def public_features(table: Table, target: str) -> NDArray[np.float32]:
     """Return features for a classifier of ``target``, equal at all sites, float32, shape ``(rows, features)``.
 
-    Nothing is fitted to rows: all columns but the target are encoded by the public schema alone. A number becomes its
-    position among the schema's public bin edges, scaled to mean 0 and variance 1 for a column that is uniform over its
-    bins; with bins of equal width, that is a linear function of the number. A missing number is 0, with an indicator
-    feature; a category is one-hot.
+    Nothing is fitted to rows. A number becomes its position among the schema's public bin edges, scaled to mean 0 and
+    variance 1 for a column that is uniform over its bins. A missing number is 0, with an indicator feature; a category
+    is one-hot.
 
     Raises :class:`Unsupported` for rows that hold only bins of a numeric column and not its numbers, and for a table
     without other columns; :class:`SchemaError` for an unknown target.
@@ -210,11 +204,8 @@ class MixedSpace:
     A number is scaled by the range of the real rows, a category is one-hot over ``sqrt(2)``. So the squared distance is
     the sum of the squared difference as a fraction of the range, for each number, and of 1 for each differing category.
     Two missing numbers do not differ; a missing and a known number within the real range differ by 1 to 1.25 (squared).
-    A number outside the real range can contribute more than 1.
-
-    ``columns`` are the positions of the embedded columns; ``low`` and ``width`` map the positions of those that hold
-    numbers to the minimum and the width of their range (1 if all real values are equal or missing). :meth:`of` fits an
-    embedding.
+    A number outside the real range can contribute more than 1. ``low`` and ``width`` map the positions of numbers to
+    the minimum and the width of their range (1 if all real values are equal or missing).
     """
 
     columns: tuple[int, ...]

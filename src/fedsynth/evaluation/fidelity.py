@@ -20,8 +20,8 @@ from fedsynth.schema import Datetime
 class Likelihood:
     """Mean negative log-likelihood of held-out rows under a model, in nats: the result of :func:`likelihood`.
 
-    ``nll`` is the plain mean, ``nll_floored`` the mean after raising each row's probability to a floor if it is below.
-    ``floored_share`` is the share of rows whose probability is below the floor; such rows dominate the plain mean.
+    ``nll_floored`` is the mean after raising each row's probability to a floor, below which ``floored_share`` of the
+    rows are; such rows dominate the plain mean.
     """
 
     nll: float
@@ -43,9 +43,8 @@ def likelihood(log_likelihood: NDArray[np.float64], floor: float = 1e-30) -> Lik
 def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
     """Return the Hellinger distance of each column by its name, sqrt(1 - sum sqrt(p q)), between 0 and 1.
 
-    p and q are the shares of the two tables' rows in a category or bin. Numbers are counted in ``bins`` equal bins over
-    the range of ``real`` (values beyond it count in the outer bins), missing values in a bin of their own. More bins
-    add sampling noise: with near-unique values, real against real scores about 0.2.
+    Numbers are counted in ``bins`` equal bins over the range of ``real`` (values beyond it count in the outer bins),
+    missing values in a bin of their own. With near-unique values and more bins, real against real scores about 0.2.
     """
     return {
         name: float(np.sqrt(max(0.0, 1 - np.sqrt(p * q).sum())))
@@ -54,11 +53,9 @@ def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
 
 
 def jensen_shannon(real: Table, other: Table) -> dict[str, float]:
-    """Return the Jensen-Shannon divergence, in bits, between the two tables' shares of each category, by column name.
+    """Return the Jensen-Shannon divergence, in bits, of each categorical and boolean column, by name, 0 to 1.
 
-    It is computed for categorical and boolean columns and lies between 0 and 1. Its square root is the *distance*
-    (:func:`jensen_shannon_distance`), which Fed-TDA's tables (arXiv 2211.13116) report under the name of the
-    divergence.
+    Its square root is the *distance*, which Fed-TDA (arXiv 2211.13116) reports under the name of the divergence.
     """
     return {name: value**2 for name, value in jensen_shannon_distance(real, other).items()}
 
@@ -93,11 +90,9 @@ def wasserstein(real: Table, other: Table) -> dict[str, float]:
 
 
 def wasserstein_on_own_scales(real: Table, other: Table) -> dict[str, float]:
-    """Return the 1-Wasserstein distance of each numeric column, by name, each table scaled by its own range.
+    """Return the distances of :func:`wasserstein` with each table scaled by its own range, as Fed-TDA and Fed-TGAN do.
 
-    Times count as numbers. As published with Fed-TDA (arXiv 2211.13116) and Fed-TGAN. A column that is only shifted or
-    stretched has distance 0: use this measure only to compare with those publications. Missing values are left out; if
-    all are missing in one table only, the distance is 1.
+    A column that is only shifted or stretched has distance 0: use it only to compare with those publications.
     """
     distances = {}
     for column in real.numbers:
@@ -136,11 +131,10 @@ def _written(table: Table, column: int, value: float) -> str:
 
 
 def heaps_kept(real: Table, other: Table, heaps: Heaps) -> Summary:
-    """Return the share of ``heaps`` (at least one) that as many rows of ``other`` have as of ``real``: 0 to 1.
+    """Return the share of ``heaps`` (:func:`heaps_of`, at least one) that ``other`` has as often as ``real``: 0 to 1.
 
-    A heap is a value of a column, as :func:`heaps_of` returns them. As many are shares of rows within one percentage
-    point or, in small tables, within three standard errors of the real share in a sample as large as the smaller of the
-    two tables. The details are the shares of rows of ``other``, by heap.
+    As many are shares of rows within one percentage point or, in small tables, within three standard errors of the real
+    share. The details are the shares of rows of ``other``, by heap.
     """
     rows = min(len(real), len(other))
     shares = {
@@ -170,9 +164,8 @@ def quantile_ranges(real: Table) -> dict[int, float]:
 def quantile_errors(real: Table, other: Table, ranges: Mapping[int, float]) -> dict[str, float]:
     """Return the absolute errors of the 1, 50, 90 and 99 % quantiles of columns of numbers, relative to their ranges.
 
-    Keys are "column, 50 %". ``ranges`` maps positions of columns to ranges in the column's own unit, as
-    :func:`quantile_ranges` does. Times count as numbers. Missing values are left out; if all are missing in one table
-    only, the error is 1. It sees tails, of which the Kolmogorov-Smirnov and Wasserstein distances see little.
+    Keys are "column, 50 %". ``ranges`` is that of :func:`quantile_ranges`. Missing values are left out; if all are
+    missing in one table only, the error is 1. It sees tails, of which other distances see little.
     """
     errors = {}
     for column, width in ranges.items():
@@ -272,9 +265,8 @@ def wasserstein_2d(
 def range_query_error(real: Table, other: Table, order: int = 2, queries: int = 1000, seed: int = 0) -> float:
     """Return the mean absolute difference of the tables' answers (shares of rows, 0 to 1) to random range queries.
 
-    Each of ``queries`` queries draws ``order`` distinct columns: of a category one value, of a number a closed interval
-    with lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``. Its answer is the
-    share of rows that have these values, or lie in these intervals, in all its columns. ``seed`` draws the queries.
+    Each query draws ``order`` distinct columns: of a category one value, of a number a closed interval with lo ~ U(low,
+    high) and hi ~ U(lo, high) between the schema's bounds. Its answer is the share of rows that match in all of them.
     This is the "query error" of SynMeter (arXiv 2402.06806) and HeteroFedSyn.
     """
     rng = np.random.default_rng(seed)

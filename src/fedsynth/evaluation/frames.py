@@ -34,6 +34,7 @@ def evaluate(
     holdout: pd.DataFrame | None = None,
     schema: Schema | None = None,
     metrics: Sequence[str] | None = None,
+    full: bool = False,
     target: str = "",
     sensitive: str = "",
     known: Sequence[str] = (),
@@ -41,44 +42,34 @@ def evaluate(
     person: str = "",
     unit: Unit = ONE_ROW,
     log_likelihood: LogLikelihood | None = None,
-    suites: Sequence[str] = ("default",),
+    suites: Sequence[str] = (),
     repeats: int = 5,
     max_rows: int = 20_000,
     seed: int = 0,
     progress: bool | Progress = False,
 ) -> Evaluation:
-    """Measure fidelity, utility and privacy of synthetic rows, each score beside a reference from real rows.
+    """Measure how good synthetic rows are: a first report, or with ``full`` everything, attacks on privacy included.
 
     ``synthetic`` is a synthesizer, of which as many rows are drawn as it was fitted to (by ``seed``), or a frame of
-    synthetic rows, which needs the ``schema`` that the sites agreed on. ``train`` are the rows that the synthesizer was
-    fitted to (of several sites by name), ``holdout`` rows that it never saw. Without a hold-out, references come from
-    the real rows alone, and scores that need unseen rows are left out. ``target`` is the column that classifiers (or
-    regressors) learn to predict. In attribute disclosure, an attacker who knows the columns ``known`` infers the column
-    ``sensitive``. A synthesizer brings its guarantee with it; of a frame, ``guarantee`` is the (epsilon, delta) that it
-    was made under, if any, for adding or removing a ``unit``: one row, or all rows of a person; attacks are compared
-    with it. ``person`` names the column of ``train`` and ``holdout`` that identifies the person of a row, which need
-    not be in the schema: real rows are then split, and attacked, by person. ``metrics`` names the metrics to compute,
-    as in ``["column-similarity", "wasserstein", "membership-inference"]``; None computes all that the tables allow. The
-    other options, and all names of metrics, are those of :func:`fedsynth.evaluation.evaluate.evaluate`.
+    synthetic rows, which needs the ``schema`` that the sites agreed on. ``train`` are the rows that it was fitted to
+    (of several sites by name), ``holdout`` rows that it never saw; without them, scores that need unseen rows are left
+    out. ``person`` names the column of both that identifies the person of a row, which need not be in the schema: real
+    rows are then split, and attacked, by person. A synthesizer brings its guarantee with it; of a frame, ``guarantee``
+    is the (epsilon, delta) that it was made under, if any, for adding or removing a ``unit``. ``metrics`` names what to
+    compute instead, as in ``["column-similarity", "membership-inference"]``. The other options, and all names of
+    metrics, are those of :func:`fedsynth.evaluation.evaluate.evaluate`.
 
     :attr:`Evaluation.frame <fedsynth.evaluation.evaluate.Evaluation.frame>` holds the scores,
-    :meth:`~fedsynth.evaluation.evaluate.Evaluation.to_html` writes the report, and ``notes`` say how rows were drawn
-    for fidelity, and which scores of utility and privacy were not measured and why. The scores are computed from real
-    rows without noise: they are not private.
+    :meth:`~fedsynth.evaluation.evaluate.Evaluation.to_html` writes the report, and ``notes`` say what was not measured.
+    The scores are computed from real rows without noise: they are not private.
 
-    All columns but identifiers are compared by the values in the frames (clipped to the schema's bounds), also those
-    that the schema computes from others, or that models store as a difference or ratio to another column. A computed
-    column that ``train`` lacks is left out. A :class:`DataWarning` says which values are clipped or counted as other or
-    missing, and which columns are ignored.
-    ``log_likelihood`` is a function such as :attr:`Synthesizer.log_likelihood
-    <fedsynth.models.synthesizer.Synthesizer.log_likelihood>`: it maps an encoded table to each row's log-likelihood in
-    nats; a synthesizer has its own.
+    All columns but identifiers are compared by the values in the frames (clipped to the schema's bounds), derived
+    columns included; a computed column that ``train`` lacks is left out. A :class:`DataWarning` says which values are
+    clipped or counted as other or missing, and which columns are ignored.
 
-    Raises :class:`SchemaError` for rows that do not fit the schema and for unknown columns, :class:`InvalidParameter`
-    for an unknown metric or suite, for less than one repeat and for a frame without a schema, and :class:`Unsupported`
-    for a metric that was named and cannot be computed on these tables, for a person with rows in both ``train`` and
-    ``holdout`` and for a row without a person, for a table with fewer than two rows, for known columns that include the
-    sensitive one or the target, and without scikit-learn (the extra ``evaluate``).
+    Raises the errors of that function, :class:`SchemaError` for rows that do not fit the schema,
+    :class:`InvalidParameter` for a frame without a schema, and :class:`Unsupported` for a person with rows in both
+    ``train`` and ``holdout``, for a row without a person, and for a table with fewer than two rows.
     """
     real = pd.concat(list(train.values()), ignore_index=True) if isinstance(train, Mapping) else train
     neighbours: Neighbours = "add-remove"
@@ -102,6 +93,7 @@ def evaluate(
         found = measure(
             evidence,
             metrics=metrics,
+            full=full,
             target=target,
             sensitive=sensitive,
             known=known,

@@ -48,23 +48,20 @@ _POINTS = 500  # rows of a transport distance: its time grows with their cube
 class FinishedRun(EvaluationTables):
     """One finished run of a benchmark: the input of every metric.
 
-    - ``real``: all training rows of the data set, including those of sites that took no part and those that sites held
-      out; ``holdout``: the test rows, if any. For the floor "other half", ``real`` is every second training row, and
-      ``synthetic`` the others.
-    - ``synthetic``: the synthetic rows; ``fresh``: a random sample of them, as many as there are test rows or, if they
-      are fewer, all; None without test rows.
-    - ``sites``: for each site that took part, the rows that it trained on; ``held``: for each site of the partition,
-      also those that took no part, the rows that it held out; empty if none did.
-    - ``target``: the column to predict; ``workload``: the marginals of interest, each given by its column positions;
-      ``seed``: that of the run.
-    - ``synthesizer``, ``ledger``: the fitted model, and the privacy cost of its releases. The run of a floor (rows that
-      no method generated, see :mod:`fedsynth.bench.floors`) has neither.
-    - ``among_servers``: under the trust model "three-servers", the bytes that these servers sent each other and the
-      coordinator, else 0.
+    - ``real``: all training rows of the data set, also those of sites that took no part or held them out; ``holdout``:
+      the test rows, if any. For the floor "other half", ``real`` is every second training row, ``synthetic`` the
+      others.
+    - ``fresh``: a random sample of the synthetic rows, as many as there are test rows (at most all); None without
+      these.
+    - ``sites``: the rows that each site trained on; ``held``: for each site of the partition, the rows that it held
+      out; empty if none did.
+    - ``workload``: the marginals of interest, each given by its column positions; ``seed``: that of the run.
+    - ``synthesizer``, ``ledger``: the fitted model, and the privacy cost of its releases. A floor (rows that no method
+      generated, :mod:`fedsynth.bench.floors`) has neither.
+    - ``among_servers``: under the trust "three-servers", the bytes between these servers and the coordinator, else 0.
     - ``seconds``: CPU time of fitting and sampling; ``megabytes``: peak memory of the process meanwhile, in MiB.
 
-    Unlike in other evaluations, all tables are encoded as sites store their rows, and ``agreed``, the schema whose
-    rules an evaluation checks (:class:`~fedsynth.evaluation.score.EvaluationTables`), is None.
+    All tables are encoded as sites store their rows, and ``agreed`` is None.
     """
 
     fresh: Table | None = None
@@ -105,8 +102,7 @@ class FinishedRun(EvaluationTables):
 class Comparison:
     """One score of an evaluation: ``compare`` maps real rows and others to what it has :data:`Measured`.
 
-    ``part`` tells it from other scores of the same metric ("" if it is the only one), and ``note`` says which columns,
-    pairs or marginals it compares.
+    ``part`` tells it from other scores of the same metric ("" if it is the only one); ``note`` says what it compares.
     """
 
     compare: Callable[[Table, Table], Measured]
@@ -121,10 +117,10 @@ Comparisons = Callable[[Table, int], Iterator[Comparison]]
 class Metric:
     """A metric of synthetic rows; called with a :class:`FinishedRun` and options, it returns its figures of that run.
 
-    - ``title``: the title of its scores in evaluations; "" for figures of benchmarks alone. ``family``: that of its
-      scores; ``best``: their value for a perfect table, None if there is none.
-    - ``comparisons``: maps real rows and a seed to the scores that apply to their schema and their values; None if an
-      evaluation computes it in another way.
+    - ``title``: that of its scores in evaluations; "" for figures of benchmarks alone. ``best``: the value of a perfect
+      table, None if there is none.
+    - ``comparisons``: maps real rows and a seed to the scores that apply to them; None if an evaluation computes it in
+      another way.
     - ``measure``: what a benchmark computes, if it is not the comparison of the run's training rows (with the option
       ``test``, its test rows) with its synthetic rows, and not the scores of an evaluation.
     """
@@ -157,9 +153,9 @@ class Metric:
 def find_metric(name: str) -> Measure:
     """Return the metric that a benchmark's specification names: a function of a :class:`FinishedRun` and options.
 
-    ``name`` is a key of :data:`METRICS <fedsynth.evaluation.metrics.METRICS>`, an entry point of another package in the
-    group ``fedsynth.metrics``, or ``package.module:function``. Raises :class:`Unsupported` for an unknown name, and for
-    a function that cannot be imported.
+    ``name`` is a key of :data:`METRICS`, an entry point in the group ``fedsynth.metrics``, or
+    ``package.module:function``. Raises :class:`Unsupported` for another name, and for a function that cannot be
+    imported.
     """
     if ":" in name:
         return cast(Measure, named(name))
@@ -271,10 +267,9 @@ def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item
 
 
 def workload_error(run: FinishedRun, order: int | None = None, count: int = 64) -> float:
-    """Return the mean L1 distance of a run's synthetic marginals to those of the training rows, 0 to 2.
+    """Return the mean L1 distance (0 to 2) of the synthetic marginals of ``run.workload`` to those of training rows.
 
-    The marginals are those of ``run.workload``; with an ``order``, at most ``count`` random marginals of that many
-    columns replace them. See :func:`fedsynth.rows.workload_error`.
+    With an ``order``, at most ``count`` random marginals of that many columns replace the workload.
     """
     workload = run.workload if order is None else random_workload(len(run.real.schema.sizes), order, count, 123)
     return rows.workload_error(run.real, run.synthetic, workload).mean
@@ -283,8 +278,7 @@ def workload_error(run: FinishedRun, order: int | None = None, count: int = 64) 
 def likelihood(run: FinishedRun, floor: float = 1e-30) -> Mapping[str, float]:
     """Return the mean negative log-likelihood of a test row under the run's model in nats, under the key "NLL".
 
-    Under the key "floored", each row has at least the probability ``floor``. Raises :class:`Unsupported` if the model
-    has no likelihood, or if there are no test rows.
+    Under the key "floored", each row has at least the probability ``floor``. Raises :class:`Unsupported` without one.
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     if log_likelihood is None:
@@ -294,39 +288,29 @@ def likelihood(run: FinishedRun, floor: float = 1e-30) -> Mapping[str, float]:
 
 
 def range_queries(run: FinishedRun, queries: int = 1000, order: int = 2) -> float:
-    """Return the mean absolute error of ``queries`` random range queries on synthetic rows, compared with test rows.
-
-    :func:`~fedsynth.evaluation.fidelity.range_query_error` defines a query; each restricts ``order`` columns. Raises
-    :class:`Unsupported` without test rows.
-    """
+    """Return the :func:`~fedsynth.evaluation.fidelity.range_query_error` of synthetic rows against test rows."""
     return fidelity.range_query_error(run.test, _fresh(run), order, queries, run.seed)
 
 
 def wasserstein_2d(run: FinishedRun, rows: int | None = None) -> float:
-    """Return the exact 1-Wasserstein distance of test and synthetic rows, as a mean over all pairs of numeric columns.
+    """Return the mean of :func:`fedsynth.evaluation.fidelity.wasserstein_2d` over all pairs of numeric columns.
 
-    At most ``rows`` rows of each are compared (default: as many as there are test rows); the time grows with their
-    cube. See :func:`fedsynth.evaluation.fidelity.wasserstein_2d`. Raises :class:`Unsupported` without test rows.
+    At most ``rows`` test and as many synthetic rows are compared (default: all test rows); time grows with their cube.
     """
     pairs = list(itertools.combinations(sorted(run.test.numbers), 2))
     return _mean(fidelity.wasserstein_2d(run.test, _fresh(run), pairs, rows or len(run.test), run.seed))
 
 
 def association_slopes(run: FinishedRun) -> Mapping[str, float]:
-    """Return the slope of a least-squares line from training to synthetic associations, by kind of column pair.
-
-    A slope of 1 means that associations are kept, 0 that they are lost. The keys are "categories", "numbers" and
-    "mixed": see :func:`fedsynth.evaluation.dependence.association_slopes`.
-    """
+    """Return the slopes of :func:`fedsynth.evaluation.dependence.association_slopes`, by kind of column pair."""
     return dependence.association_slopes(run.real, run.synthetic)
 
 
 def quantiles(run: FinishedRun) -> Mapping[str, float]:
-    """Return the errors of quantiles of the synthetic numbers, relative to the range from the 5 to the 95 % quantile.
+    """Return the :func:`~fedsynth.evaluation.fidelity.quantile_errors` of the synthetic numbers.
 
     Under "1 %", "50 %", "90 %" and "99 %" it is the mean over columns of numbers, under "" the mean of all, and under
-    "50 % within 0.05" (and so on) the share of columns whose error is at most 0.05. The result is empty without
-    columns of numbers. See :func:`fedsynth.evaluation.fidelity.quantile_errors`.
+    "50 % within 0.05" (and so on) the share of columns whose error is at most 0.05. Empty without numbers.
     """
     errors = fidelity.quantile_errors(run.real, run.synthetic, fidelity.quantile_ranges(run.real))
     if not errors:
@@ -339,28 +323,20 @@ def quantiles(run: FinishedRun) -> Mapping[str, float]:
 
 
 def propensity(run: FinishedRun, rows: int = 30_000) -> float:
-    """Return how well a classification tree tells training from synthetic rows: 0 (cannot tell) to 0.25.
-
-    At most ``rows`` rows of each are used. See :func:`fedsynth.evaluation.detection.propensity_mse`.
-    """
+    """Return :func:`fedsynth.evaluation.detection.propensity_mse` of at most ``rows`` training and synthetic rows."""
     return detection.propensity_mse(*run.shuffled(rows), run.seed)
 
 
 def log_cluster(run: FinishedRun, rows: int = 30_000, clusters: int = 20) -> float:
-    """Return the log-cluster metric of training and synthetic rows for a fixed number of ``clusters``; lower is better.
-
-    At most ``rows`` rows of each are used. See :func:`fedsynth.evaluation.detection.log_cluster`.
-    """
+    """Return :func:`fedsynth.evaluation.detection.log_cluster` of at most ``rows`` training and synthetic rows."""
     return detection.log_cluster(*run.shuffled(rows), run.seed, clusters)
 
 
 def likeness(run: FinishedRun, rows: int = 10_000) -> Mapping[str, float]:
     """Return five fidelity metrics by title, after a thesis on federated Bayesian networks and autoencoders.
 
-    They compare at most ``rows`` training rows with equally many synthetic rows: mean column similarity (1 is best),
-    mean Hellinger distance, pairwise correlation difference, propensity MSE and log-cluster (for the last four, lower
-    is better). Unlike the thesis, the Hellinger distance uses 20 bins instead of single values, and the log-cluster 20
-    clusters instead of the minimum over 2 to 20.
+    They compare at most ``rows`` training rows with equally many synthetic rows. Unlike the thesis, the Hellinger
+    distance uses 20 bins instead of single values, and the log-cluster 20 clusters instead of the minimum over 2 to 20.
     """
     size = min(rows, len(run.real), len(run.synthetic))
     real, synthetic = (run.sample(table, size, run.seed) for table in (run.real, run.synthetic))
@@ -375,24 +351,17 @@ def likeness(run: FinishedRun, rows: int = 10_000) -> Mapping[str, float]:
 
 
 def sdmetrics_fidelity(run: FinishedRun, test: bool = False) -> Mapping[str, float]:
-    """Return FedTabDiff's fidelity and its parts: against the training rows, or with ``test`` against the test rows.
-
-    The fidelity is the mean of column similarity and pair similarity, 0 to 1 (equal);
-    :func:`fedsynth.evaluation.similarity.sdmetrics_fidelity` defines the keys. Raises :class:`Unsupported` with
-    ``test`` if there are no test rows.
-    """
+    """Return :func:`fedsynth.evaluation.similarity.sdmetrics_fidelity` against the training or ``test`` rows."""
     return similarity.sdmetrics_fidelity(run.test if test else run.real, run.synthetic)
 
 
 def evaluation(
     run: FinishedRun, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
 ) -> Mapping[str, float]:
-    """Return the scores of ``fedsynth evaluate`` by title, and the references from real rows as "title, real rows".
+    """Return the scores of a full ``fedsynth evaluate`` by title, and the references as "title, real rows".
 
-    ``metrics``, ``suites`` and ``repeats`` are options of :func:`fedsynth.evaluation.evaluate.evaluate`; ``metrics`` is
-    by default all that the rows allow. Training rows are ``run.real``, of which attacks look only for those of the
-    sites that took part (``run.sites``); hold-out rows are the test rows. Runs of several methods on the same rows
-    share the references of fidelity, utility and attribute disclosure, which are cached in the process.
+    Attacks look only for the training rows of the sites that took part (``run.sites``); hold-out rows are the test
+    rows. Runs on the same rows share the references, which are cached in the process.
     """
     from fedsynth.evaluation.evaluate import evaluate
 
@@ -400,6 +369,7 @@ def evaluation(
     found = evaluate(
         run,
         metrics=metrics,
+        full=True,
         target=run.target,
         log_likelihood=log_likelihood,
         fitted=concatenate(run.sites) if 0 < sum(map(len, run.sites)) < len(run.real) else None,
@@ -416,10 +386,9 @@ def evaluation(
 
 
 def gradient_boosting(run: FinishedRun, rows: int = 50_000) -> float:
-    """Return the AUC on test rows of gradient boosting that learned the target from at most ``rows`` synthetic rows.
+    """Return the AUC of :func:`fedsynth.evaluation.utility.train_synthetic_test_real` on test rows.
 
-    See :func:`fedsynth.evaluation.utility.train_synthetic_test_real`. Raises :class:`Unsupported` without test rows or
-    a target, and if the test rows have a single class.
+    Raises :class:`Unsupported` without test rows or a target, and if the test rows have a single class.
     """
     return _boosted(run, run.synthetic, rows, run.seed)
 
@@ -427,9 +396,8 @@ def gradient_boosting(run: FinishedRun, rows: int = 50_000) -> float:
 def relative_auc(run: FinishedRun, rows: int = 50_000) -> float:
     """Return the AUC's gain over guessing from synthetic rows, relative to that from real rows: 1 is as good as real.
 
-    That is (synthetic - 0.5) / (real - 0.5), where the learner of :func:`gradient_boosting` has learned the target from
-    at most ``rows`` synthetic or training rows; nan if training rows teach it nothing. Runs on the same rows share the
-    AUC of the training rows, which is cached in the process. Raises the errors of :func:`gradient_boosting`.
+    That is (synthetic - 0.5) / (real - 0.5) of :func:`gradient_boosting`; nan if training rows teach it nothing. Runs
+    on the same rows share the AUC of the training rows, which is cached in the process.
     """
     gains = [_boosted(run, table, rows, seed) - 0.5 for table, seed in ((run.synthetic, run.seed), (run.real, 0))]
     return gains[0] / gains[1] if gains[1] > 0 else math.nan
@@ -446,9 +414,8 @@ def _boosted(run: FinishedRun, table: Table, rows: int, seed: int) -> float:
 def learning(run: FinishedRun, suite: str = "default", rows: int | None = None) -> Mapping[str, float]:
     """Return each score of each learner of a suite on the test rows, after training on synthetic rows.
 
-    Keys are "score, learner". ``suite`` names a set of learners (:func:`fedsynth.evaluation.suites.find_suite`); they
-    learn the target from at most ``rows`` synthetic rows (default: all). Raises :class:`Unsupported` without test rows
-    or a target, and the errors of :func:`fedsynth.evaluation.utility.utility`.
+    Keys are "score, learner". The learners see at most ``rows`` synthetic rows (default: all). Raises
+    :class:`Unsupported` without test rows or a target, and the errors of :func:`fedsynth.evaluation.utility.utility`.
     """
     scores = _taught(run, suite, rows)
     return {f"{score}, {learner}": value for score, by in scores.items() for learner, value in by.items()}
@@ -459,8 +426,7 @@ def mean_learning(
 ) -> float | Mapping[str, float]:
     """Return the mean over a suite's learners of the score named ``score``; of every score, by name, if it is empty.
 
-    The learners are trained on synthetic rows and scored on test rows; ``suite``, ``rows`` and errors are those of
-    :func:`learning`. Raises ``KeyError`` for a score that the suite does not have.
+    The rest is as in :func:`learning`. Raises ``KeyError`` for a score that the suite does not have.
     """
     found = {name: _mean(by_learner) for name, by_learner in _taught(run, suite, rows).items()}
     return found[score] if score else found
@@ -530,8 +496,7 @@ def federated_training(
 def commonest_class(run: FinishedRun, score: str = "accuracy") -> Mapping[str, float]:
     """Return the floor of :func:`federated_training`: the scores of always guessing the sites' commonest class.
 
-    ``score`` is a field of :class:`~fedsynth.evaluation.augmentation.scores.ClassifierScores`. The keys are "last",
-    "selected", "maximum" and "selected macro F1"; the first and third are equal, the others nan.
+    "last" and "maximum" are equal, "selected" and "selected macro F1" nan.
     """
     from fedsynth.evaluation.augmentation.scores import TrainingCurve, majority
 
@@ -558,12 +523,11 @@ def membership_inference(
 ) -> Mapping[str, float]:
     """Return the success of each membership attack of ``fedsynth evaluate``: training rows against test rows.
 
-    Each attack has two keys, as in "AUC, DOMIAS" and "TPR at FPR 1 %, DOMIAS": its AUC (0.5 is guessing) and its
-    true-positive rate at a false-positive rate of 1 %. At most ``rows`` training rows and as many test rows are
-    attacked, with at most ``points`` synthetic rows. The members are the rows of ``run.sites``: of one site only, if
-    the method saw only that. If sites differ in a column, name it as ``alike``: only test rows with a value of that
-    column that occurs among the members then take part. Otherwise the attack would tell sites apart instead of members
-    from non-members. Raises :class:`Unsupported` without test rows, or with too few rows.
+    Keys are as in "AUC, DOMIAS" and "TPR at FPR 1 %, DOMIAS". At most ``rows`` training rows and as many test rows are
+    attacked, with at most ``points`` synthetic rows. The members are the rows of ``run.sites``. If sites differ in a
+    column, name it as ``alike``: only test rows with a value of that column that occurs among the members then take
+    part; else the attack would tell sites apart instead of members from non-members. Raises :class:`Unsupported`
+    without test rows, or with too few rows.
     """
     members = concatenate(run.sites)
     nonmembers = run.test
@@ -575,13 +539,10 @@ def membership_inference(
 
 
 def distance_to_real(run: FinishedRun, rows: int = 2_000, points: int = 20_000) -> Mapping[str, float]:
-    """Return the median distance of synthetic rows to the closest training row (DCR), and that of test rows.
+    """Return the median distance to the closest training row (DCR) under "", and that of test rows under "real rows".
 
-    The keys are "" (synthetic rows) and "real rows" (test rows), the latter as the reference. At most ``rows`` rows of
-    each kind are compared with at most ``points`` training rows (exact matches are sought among all). A differing
-    category counts 1, a number counts its difference as a fraction of the range. Without test rows, one half of the
-    training rows takes their place, and distances are to the other half. The median does not measure privacy: rows of
-    pure noise lie farthest away, and a table in which a tenth of the rows are copies can keep its median.
+    At most ``rows`` rows of each kind are compared with at most ``points`` training rows. Without test rows, one half
+    of the training rows takes their place, and distances are to the other half. It does not measure privacy.
     """
     found = {score.name: score for score in _attacked(run, "distance-to-real", rows, points)}
     return {"": found["median DCR"].synthetic.value, "real rows": found["median DCR"].reference.value}
@@ -601,19 +562,12 @@ def _attacked(run: FinishedRun, metric: str, rows: int, points: int) -> list[Sco
 
 
 def cliques(run: FinishedRun) -> float:
-    """Return the number of cliques that the synthesizer reports: sets of columns modelled together.
-
-    nan for a floor, that is rows that no method generated. Raises ``KeyError`` for a synthesizer that reports no
-    cliques.
-    """
+    """Return the number of cliques that the synthesizer reports, nan for a floor; ``KeyError`` if it reports none."""
     return math.nan if run.synthesizer is None else float(len(run.synthesizer.info["cliques"]))
 
 
 def rounds(run: FinishedRun) -> float:
-    """Return the number of exchanges with the sites: the distinct steps in the run's ledger of privacy costs.
-
-    nan for a run without a ledger: a floor, that is rows that no method generated.
-    """
+    """Return the number of exchanges with the sites, the distinct steps in the run's ledger; nan for a floor."""
     return math.nan if run.ledger is None else float(len({entry.step for entry in run.ledger.entries}))
 
 
@@ -627,8 +581,7 @@ def uploaded(run: FinishedRun) -> float:
 def spent(run: FinishedRun) -> float:
     """Return the epsilon, at the run's delta, that bounds the privacy cost to any one person.
 
-    Infinite if a release has no noise; nan for a run without a ledger of privacy costs: a floor, that is rows that no
-    method generated.
+    Infinite if a release has no noise; nan for a floor.
     """
     return math.nan if run.ledger is None else run.ledger.epsilon
 
@@ -708,6 +661,11 @@ METRICS: dict[str, Metric] = {
 """Every metric by name. Those with a title are the metrics of evaluations."""
 EVALUATED = tuple(name for name, one in METRICS.items() if one.title)
 """The names of the metrics that :func:`fedsynth.evaluation.evaluate.evaluate` knows."""
+FIRST = (
+    *("validity", "associations-kept", "correlations-kept", "heaps", "quantiles", "column-similarity"),
+    *("pair-similarity", "missing-values-similarity", "workload-error", "likelihood", "learning", "exact-matches"),
+)
+"""The metrics of a first report: what costs seconds, and shows what is lost."""
 
 
 def _fresh(run: FinishedRun) -> Table:

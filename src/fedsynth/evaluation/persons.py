@@ -91,7 +91,7 @@ def effective_rows(hits: NDArray[np.bool_], table: Table) -> float:
     """Return how many independent rows would tell as much of the share of ``hits``, one for each row of ``table``.
 
     It is the number of rows, divided by the ratio of the share's variance (:func:`standard_error`) to that of
-    independent rows; never more than the number of rows. If all rows agree, it is the number of persons.
+    independent rows, and never more; if all rows agree, it is the number of persons.
     """
     rows, share = len(hits), float(hits.mean())
     if table.persons is None:

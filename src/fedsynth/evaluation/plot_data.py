@@ -179,9 +179,8 @@ def _atoms(known: Sequence[Values]) -> Values:
 def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tuple[Values, bool]:
     """Return the edges of the bins, and whether their scale is logarithmic.
 
-    The bins cover the body (the central 98 %) of the real rows, extended to the extreme values of both tables if these
-    are not far away. On a linear scale, bins of integers hold equally many integers; unequal bins would look like
-    differences in frequency.
+    They cover the central 98 % of the real rows, extended to extreme values that are not far away. On a linear scale,
+    bins of integers hold equally many; unequal bins would look like differences in frequency.
     """
     everything, body = np.concatenate([real, synthetic]), real if len(real) else synthetic
     least, low, middle, high, most = (

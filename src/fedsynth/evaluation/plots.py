@@ -56,10 +56,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot as shapes and texts, which :func:`svg` writes as SVG; y points downwards, in the chart's own units.
+    """A plot as shapes (``marks``, the first drawn first) and texts, for :func:`svg`; y points downwards.
 
-    ``width`` and ``height`` give its size; ``label`` describes it for screen readers. ``marks`` are its coloured
-    shapes, the first drawn first, and ``texts`` its texts.
+    ``label`` describes it for screen readers.
     """
 
     width: float
@@ -72,8 +71,7 @@ class Chart:
 def svg(chart: Chart, *, fixed: bool = False, style: str = "") -> str:
     """Return a plot as SVG text, for a page whose style sheet has the CSS classes of its shapes.
 
-    The plot fills its place in the page; with ``fixed`` or a ``style``, it has its own width and height. A ``style``
-    (CSS) becomes part of the SVG, which makes it a stand-alone file.
+    With ``fixed`` or a ``style``, it has its own size; a ``style`` (CSS) makes it a stand-alone file.
     """
     head = f'role="img" aria-label="{escape(chart.label)}" viewBox="0 0 {chart.width:.4g} {chart.height:.4g}"'
     if fixed or style:
@@ -152,9 +150,7 @@ def moved(picture: ColumnPlotData) -> float:
 def distribution(picture: ColumnPlotData) -> Chart:
     """Return the plot of one column, real and synthetic rows together, from its plot data ``picture``.
 
-    A column with bins gets a histogram, in which an outline over the real bins shows the synthetic rows. Other columns
-    get vertical bars, or horizontal ones if the labels need more room; a narrower bar for the synthetic rows stands
-    inside each real one.
+    A column with bins gets a histogram; others get bars, horizontal if the labels need more room.
     """
     label = _gist(picture)
     if picture.edges:
@@ -177,9 +173,9 @@ def lying_bars(
 ) -> Chart:
     """Return a plot of horizontal bars, each synthetic one inside the real one.
 
-    ``labels``, ``real`` and ``synthetic`` hold each bar's name and its two values, in order from the top; a value that
-    is not finite has no bar. ``label`` describes the plot for screen readers, ``written`` turns a value into text, and
-    ``values`` also writes both values beside each bar. ``top`` is the value at the right end (default: the largest).
+    A value that is not finite has no bar. ``label`` describes the plot for screen readers, ``written`` turns a value
+    into text, ``values`` also writes both values beside each bar. ``top`` is the value at the right end (default: the
+    largest).
     """
     row = min(max(_HEIGHT / max(1, len(labels)), 11.5), 22.0)
     left = 132.0 if values else 118.0
@@ -307,10 +303,9 @@ def _upright(picture: ColumnPlotData, label: str) -> Chart:
 
 
 def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: float, what: str) -> Chart:
-    """Return an association matrix as a heat map, with its diagonal struck out.
+    """Return an association matrix as a heat map, with its diagonal struck out; ``what`` is for screen readers.
 
-    ``values`` is a square matrix with a row and a column for each of ``names``; ``what`` says for screen readers what
-    it shows. Colours are strongest at ``limit`` and -``limit``, and beyond.
+    Colours are strongest at ``limit`` and -``limit``, and beyond.
     """
     cell = 17.0 if len(names) <= 20 else 13.0
     left = 106.0
@@ -341,9 +336,8 @@ def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: flo
 def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]) -> Chart:
     """Return a line chart: ``lines`` maps each line's name to its points (x, mean, deviation), drawn with error bars.
 
-    Points are in ascending order of x, which is positive and on a logarithmic scale; an error bar reaches one deviation
-    up and down. ``label`` describes the chart for screen readers. A legend below lists the names; colours come from the
-    CSS classes ``line0`` to ``line7``.
+    Points are in ascending order of x, which is positive and on a logarithmic scale. Colours come from the CSS classes
+    ``line0`` to ``line7``.
     """
     points = [point for line in lines.values() for point in line]
     xs = sorted({x for x, _, _ in points})

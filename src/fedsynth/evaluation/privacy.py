@@ -94,10 +94,10 @@ Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the kno
 class RowLimits:
     """The largest numbers of rows that :func:`privacy` uses; larger tables are sampled.
 
-    All four are upper bounds; exact matches are sought among all rows. Nearest neighbours of ``queries`` rows (twice as
-    many for the share nearer to training rows) are sought among ``points`` rows of another table. Membership inference
-    attacks ``targets`` training rows and as many hold-out rows (or persons with about so many rows); in attribute
-    disclosure, attackers train on, and are tested on, ``attacked`` rows.
+    Nearest neighbours of ``queries`` rows (twice as many for the share nearer to training rows) are sought among
+    ``points`` rows of another table. Membership inference attacks ``targets`` training rows and as many hold-out rows
+    (or persons with about so many rows); in attribute disclosure, attackers train on, and are tested on, ``attacked``
+    rows.
     """
 
     queries: int = 5_000
@@ -120,12 +120,11 @@ class UncorrectedScore:
 
     - ``score``: the figure with its uncorrected p-value. Its verdict is the one for a significant figure, or "" if it
       gets none in any case. ``otherwise``: the verdict if it is not significant.
-    - ``excess``, ``calm``: a sentence that is added to the explanation in ``score`` if the figure is significant
-      (``excess``) or not (``calm``).
-    - ``bound``: a function of epsilon and delta that returns the largest value that such a guarantee allows any attack
-      of this kind; None if no guarantee limits the figure.
+    - ``excess``, ``calm``: a sentence added to the explanation if the figure is significant (``excess``) or not
+      (``calm``).
+    - ``bound``: maps epsilon and delta to the largest value of any attack of this kind; None if there is no limit.
     - ``contradicted_beyond``: the same with an allowance for the noise of the attack's threshold; if given, a value
-      contradicts the guarantee only beyond this bound instead of ``bound``.
+      contradicts the guarantee only beyond this bound.
     """
 
     score: Score
@@ -153,24 +152,18 @@ def privacy(
 ) -> PrivacyScores:
     """Return the privacy figures named in ``metrics``, with verdicts, as far as the tables in ``evidence`` allow them.
 
-    - ``evidence``: the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
-      never saw).
-    - ``metrics``: any of "membership-inference", "attribute-disclosure", "nearer-to-training", "exact-matches" and
-      "distance-to-real" (default: all).
+    - ``metrics``: keys of :data:`TITLES` (default: all).
     - ``sensitive``: the column that an attacker infers (default: the ``target`` that utility predicts, else the last
-      categorical column); ``known``: the columns that the attacker knows (default: the first four other columns of the
-      schema, never the target).
-    - ``epsilon``, ``delta``: those of the formal guarantee, None without one; with them, membership attacks and the
-      disclosure advantage come with the formal bound on any attack of their kind. ``unit`` is what the guarantee
-      protects, and ``neighbours`` says whether it is for adding or removing it, or for replacing it
+      categorical column); ``known``: the columns that the attacker knows (default: the first four others, never the
+      target).
+    - ``epsilon``, ``delta``: those of the formal guarantee, None without one, with ``unit`` and ``neighbours``
       (:class:`AttackBounds`).
     - ``caps``: the largest numbers of rows used, except for exact matches; ``seed`` draws them.
-    - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
     A figure does not depend on the other metrics measured; its p-value and its verdict are adjusted for the number of
     figures. Raises :class:`InvalidParameter` for an invalid epsilon or delta, :class:`SchemaError` for an unknown
     column, and :class:`Unsupported` if the known columns include the sensitive one or the target, or without
-    scikit-learn (the extra ``evaluate``).
+    scikit-learn.
     """
     limits = AttackBounds.of(epsilon, delta, unit, neighbours).for_tables(evidence)
     findings = PrivacyScores()
@@ -229,8 +222,8 @@ def _chance(gap: float, *reaches: float) -> float:
 class AttackBounds:
     """Formal bounds on attacks under a differential privacy guarantee.
 
-    ``guarantee`` is its (epsilon, delta), None without a guarantee. ``unit`` is what it protects: one row, or all rows
-    of a person. ``neighbours`` says whether it holds for adding or removing the unit, or for replacing it by another.
+    ``guarantee`` is its (epsilon, delta), None without one. ``unit`` is what it protects; ``neighbours`` says whether
+    it holds for adding or removing the unit, or for replacing it by another.
     """
 
     guarantee: tuple[float, float] | None
@@ -275,8 +268,7 @@ class AttackBounds:
     def for_tables(self, evidence: EvaluationTables) -> AttackBounds:
         """Return these bounds if they hold for attacks on the real rows of ``evidence``; else, those of no guarantee.
 
-        An attack on a person is bounded only if the guarantee covers all of the person's rows
-        (:meth:`persons_beyond`).
+        An attack on a person is bounded only if the guarantee covers all of the person's rows.
         """
         return replace(self, guarantee=None) if self.persons_beyond(evidence) else self
 
@@ -312,11 +304,9 @@ class AttackBounds:
     def with_bound(self, attempt: UncorrectedScore) -> Score:
         """Return the score of ``attempt`` with its formal bound, and an alarm if the score contradicts the guarantee.
 
-        An :class:`UncorrectedScore` is one privacy figure with its kind of bound. Its score contradicts the guarantee
-        if the lower end of its interval, with the interval doubled, exceeds the bound for replacing the unit of
+        It does if the lower end of its interval, with the interval doubled, exceeds the bound for replacing the unit of
         protection. That bound is the right one because an attack compares members with non-members at the same table
-        size, so two rows (or persons) differ. A guarantee for replacing is itself that bound. Without a guarantee, or
-        if the attempt has no bound, its score is returned unchanged.
+        size, so two rows (or persons) differ. A guarantee for replacing is itself that bound.
         """
         score, bound = attempt.score, attempt.bound
         if bound is None:

@@ -17,9 +17,8 @@ _known: OrderedDict[tuple[str, ...], dict[Hashable, Any]] = OrderedDict()
 def cached(tables: Sequence[Table | None], settings: Hashable, compute: Callable[[], Value]) -> Value:
     """Return ``compute()``, cached in this process by the content of ``tables`` and by ``settings``.
 
-    It serves references (scores of real rows in place of synthetic ones), which depend on real rows alone and would be
-    computed again for every synthetic table. The value must depend on nothing but ``tables`` and ``settings`` (seeds
-    included), and callers must not change it. The least recently used tables are evicted.
+    The value must depend on nothing but ``tables`` and ``settings`` (seeds included), and callers must not change it.
+    The least recently used tables are evicted.
     """
     rows = tuple("" if table is None else table.digest + _persons(table) for table in tables)
     found = _known.setdefault(rows, {})

@@ -52,12 +52,9 @@ _LOST = 20  # lost associations listed in their section
 class Headline:
     """The summary of one family of scores (fidelity, utility or privacy) at the top of a report.
 
-    - ``score``: the score shown for the family (:func:`headline`); ``ruler``: a plot of it, None if its value is not
-      finite.
-    - ``standing``: the score's position relative to its real-data reference, in words (:func:`standing`).
-    - ``verdict``: the gravest verdict on any score of the family, "" if there is none; ``action``: what to do about it,
-      in words for the reader, "" if nothing.
-    - ``named``: the titles of the family's scores with the verdict "review" or "alarm".
+    ``ruler`` is a plot of the score, None if its value is not finite; ``standing`` is :func:`standing`. ``verdict`` is
+    the gravest verdict on any score of the family, "" if there is none, ``action`` what to do about it, and ``named``
+    the titles of the family's scores with the verdict "review" or "alarm".
     """
 
     score: Score
@@ -72,11 +69,8 @@ class Headline:
 class ColumnView:
     """One column in a report: its plot, and the figures beside it.
 
-    ``moved`` is the share of rows (0 to 1) that synthetic and real bars differ by
-    (:func:`~fedsynth.evaluation.plots.moved`). ``similarity`` is the similarity to real rows
-    (:func:`~fedsynth.evaluation.similarity.column_similarity`) of (synthetic rows, other real rows), 0 to 1; None if it
-    was not measured. ``facts`` holds (name, real, synthetic) as text: the shares of atoms (single values that many rows
-    share) and of missing values, and quantiles.
+    ``moved`` is the share of rows (0 to 1) that synthetic and real bars differ by. ``similarity`` is that of (synthetic
+    rows, other real rows), 0 to 1; None if it was not measured. ``facts`` holds (name, real, synthetic) as text.
     """
 
     name: str
@@ -90,8 +84,7 @@ class ColumnView:
 class AttackGroup:
     """Attacks of one of the three risks of European data protection: singling out, linkability or inference.
 
-    ``name`` is the risk and ``question`` the question that the attacks test. ``bound`` says in words what the formal
-    guarantee allows; "" without one. ``scores`` are the attacks.
+    ``question`` is what the attacks test, ``bound`` what the formal guarantee allows, in words; "" without one.
     """
 
     name: str
@@ -112,8 +105,8 @@ class AssociatedPair:
 def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     """Return the report as one self-contained HTML text, for the holder of the real rows.
 
-    ``run`` describes how the table was made; without it, the page has no ledger of privacy costs and states no
-    guarantee. Raises :class:`Unsupported` without Jinja2 (the extra ``evaluate``).
+    Without a ``run``, the page has no ledger of privacy costs and states no guarantee. Raises :class:`Unsupported`
+    without Jinja2 (the extra ``evaluate``).
     """
     try:
         import jinja2
@@ -132,7 +125,7 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     scores = {family: [one for one in evaluation.scores if one.family == family] for family in _HEADLINES}
     columns = sorted(_columns(evaluation), key=_similarity)
     groups, distances = attack_groups(evaluation)
-    headlines = {family: _headline(evaluation.scores, family) for family in _HEADLINES}
+    headlines = {family: _headline(evaluation, family) for family in _HEADLINES}
     shown = [one.score for one in headlines.values() if one is not None]
     return environment.get_template("report.html.jinja").render(
         evaluation=evaluation,
@@ -176,9 +169,9 @@ def title_of(about: ReportTitle) -> str:
 def attack_groups(evaluation: Evaluation) -> tuple[list[AttackGroup], list[Score]]:
     """Return the attacks grouped by the risk that each comes nearest to, and the privacy scores that are not attacks.
 
-    The risks are those of the Article 29 Working Party's opinion 05/2014
-    on anonymisation: singling out (true-positive rates of membership attacks), linkability (their AUC) and inference
-    (attribute disclosure). Groups without a score are left out.
+    The risks are those of the Article 29 Working Party's opinion 05/2014 on anonymisation: singling out (true-positive
+    rates of membership attacks), linkability (their AUC) and inference (attribute disclosure). Groups without a score
+    are left out.
     """
     scores = [one for one in evaluation.scores if one.family == "privacy"]
     row, rows, known, those = "row", "rows", "a known record", "the record"
@@ -228,11 +221,8 @@ def attack_groups(evaluation: Evaluation) -> tuple[list[AttackGroup], list[Score
 def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
     """Return the score that a report's summary shows for a family; None if none of its scores was measured.
 
-    The family is "fidelity", "utility" or "privacy". The first score with the verdict "alarm" is returned. Without one,
-    it is the first that was measured of: strong associations kept, pair similarity, column similarity (fidelity); ROC
-    AUC relative to real rows, ROC AUC, R2, accuracy (utility); membership AUC of DOMIAS, another membership score,
-    share nearer to training rows, median DCR (privacy). Without these, it is the family's first score. A score that is
-    nan or infinite is returned only if there is no other.
+    It is the first with the verdict "alarm", else the first that was measured of those named in ``_HEADLINES``, else
+    the family's first. A score that is nan or infinite is returned only if there is no other.
     """
     known = [one for one in scores if one.family == family]
     sound = [one for one in known if math.isfinite(one.synthetic.value)] or known
@@ -242,10 +232,9 @@ def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
 
 
 def standing(score: Score) -> str:
-    """Return the position of a score relative to its reference (the same score of real rows), in words.
+    """Return the position of a score relative to its reference, as in "worse than the reference's band".
 
-    As in "worse than the reference's band". It is "" if neither has a 95 % interval ("band"), or if a value is not
-    finite.
+    It is "" if neither has a 95 % interval ("band"), or if a value is not finite.
     """
     value, reference = score.synthetic.value, score.reference
     if math.isfinite(reference.low) and math.isfinite(reference.high):
@@ -265,11 +254,7 @@ def standing(score: Score) -> str:
 
 
 def worst_details(score: Score) -> list[tuple[str, tuple[float, float]]]:
-    """Return the up to ten worst details of a score, worst first: (name, (synthetic value, reference value)).
-
-    Details are the score's values by column, pair or learner. A detail is the worse, the farther its synthetic value is
-    from its reference value.
-    """
+    """Return the up to ten details of a score whose values are farthest from their references, farthest first."""
 
     def badness(item: tuple[str, tuple[float, float]]) -> float:
         gap = abs(item[1][0] - item[1][1])
@@ -278,11 +263,14 @@ def worst_details(score: Score) -> list[tuple[str, tuple[float, float]]]:
     return sorted(score.details.items(), key=badness, reverse=True)[:_WORST]
 
 
-def _headline(scores: tuple[Score, ...], family: Family) -> Headline | None:
+def _headline(evaluation: Evaluation, family: Family) -> Headline | None:
+    scores = evaluation.scores
     found = headline(scores, family)
     if found is None:
         return None
     verdict = worst([one.verdict for one in scores if one.family == family])
+    if verdict == "good" and family == "privacy" and evaluation.first and not attack_groups(evaluation)[0]:
+        verdict = ""  # nothing was attacked
     named = tuple(one.name for one in scores if one.family == family and one.verdict in ("review", "alarm"))
     action = _ACTIONS.get((family, verdict), "")
     return Headline(found, plots.ruler(found), standing(found), verdict, action, named)

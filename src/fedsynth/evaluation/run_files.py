@@ -10,7 +10,7 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -36,10 +36,7 @@ SCORES_FORMAT = 1
 
 
 def run_summary(run: RunFolder) -> RunSummary:
-    """Return what a report says about the run itself: its job, its guarantee, its costs and its number of rows.
-
-    Raises :class:`~fedsynth.errors.FedsynthError` if one of the files that it needs is missing.
-    """
+    """Return what a report says about the run itself; raises :class:`FedsynthError` if a file of it is missing."""
     run.require(run.run_file, run.ledger_file, run.table_file)
     ledger, said = run.ledger, tomllib.loads(run.job.to_toml())
     kind = written_kind(run.table_file)
@@ -51,8 +48,7 @@ def run_summary(run: RunFolder) -> RunSummary:
 def read_scores(run: RunFolder) -> Evaluation:
     """Return the evaluation in ``scores.json``.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for a file of other content or of another version, and
-    ``OSError`` if it is missing.
+    Raises :class:`~fedsynth.errors.FedsynthError` for other content, ``OSError`` if the file is missing.
     """
     mend = "measure again with `fedsynth report --fresh`, or `fedsynth evaluate --force` if it has no run.toml"
     try:
@@ -84,8 +80,7 @@ def write_scores(run: RunFolder, evaluation: Evaluation) -> None:
 def write_report(run: RunFolder, evaluation: Evaluation) -> Path:
     """Write ``report.html`` from an evaluation, with the run's costs if a run wrote the directory; return its path.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` if a run wrote the directory and its ledger is missing or
-    damaged, or its synthetic rows are missing; its other files are not needed.
+    Raises :class:`~fedsynth.errors.FedsynthError` if the run's ledger or its synthetic rows are missing or damaged.
     """
     write_whole(run.page, render_report(evaluation, run_summary(run) if run.is_run else None))
     return run.page
@@ -100,29 +95,30 @@ def today() -> str:
     return datetime.date.today().isoformat()
 
 
-def measure_run(
-    run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
-) -> Evaluation:
-    """Compute all scores of a finished simulated run, by comparing it with the rows that its sites had.
+def run_evidence(run: RunFolder) -> EvaluationTables:
+    """Return the rows that the sites of a finished simulated run had, and its synthetic ones.
 
-    ``progress(what, done, total)`` is called after each step. ``target`` is the column that classifiers learn to
-    predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer (empty:
-    the target, else the last categorical column) and ``known`` are the columns that the attacker knows (empty: the
-    first four that are neither the sensitive one nor the target). Raises :class:`~fedsynth.errors.FedsynthError` if the
-    data file is missing or has changed, or if real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for
-    an unknown column.
+    Raises :class:`~fedsynth.errors.FedsynthError` if the data file is missing or has changed, or if real sites held the
+    rows.
+    """
+    return _evidence(run.rows(), run.synthetic())
+
+
+def measure_run(run: RunFolder, evidence: EvaluationTables, target: str = "", **options: Any) -> Evaluation:
+    """Evaluate a finished simulated run under its guarantee; ``evidence`` is its :func:`run_evidence`.
+
+    ``target`` is by default the job's own; ``options`` are those of :func:`~fedsynth.evaluation.evaluate.evaluate`.
+    Raises :class:`~fedsynth.errors.FedsynthError` if a file of the run is missing.
     """
     summary = run_summary(run)
     found = evaluate(
-        _evidence(run.rows(), run.synthetic()),
+        evidence,
         target=target or run.job.target,
-        sensitive=sensitive,
-        known=known,
         guarantee=summary.guarantee,
         unit=Unit(**summary.statement["unit"]),
         neighbours=summary.statement["neighbours"],
         log_likelihood=run.synthesizer().log_likelihood,
-        progress=progress,
+        **options,
     )
     return replace(found, about=ReportTitle(data=data_name(run.job.data), date=today()))
 
@@ -135,10 +131,7 @@ def title_of(run: RunFolder) -> ReportTitle:
 
 
 def data_name(data: str) -> str:
-    """Return what a report calls the data of a job: the name of a file, or of a database's table, never its address.
-
-    ``data`` is the entry of the job: a path, an address ``postgresql://...``, or the demo table's name.
-    """
+    """Return what a report calls the data of a job: a file's name, or a database table's, never its address."""
     if data == DEMO_DATA:
         return "the RAND Health Insurance Experiment"
     if "://" in data:
@@ -156,38 +149,24 @@ def _evidence(rows: Split, synthetic: Table) -> EvaluationTables:
 def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
     """Measure a finished simulated run, and write its scores and its report; return the report's path and the scores.
 
-    ``folder`` is the run's; ``progress(what, done, total)`` is called after each step. Raises the errors of
-    :func:`measure_run`.
+    Raises the errors of :func:`run_evidence` and :func:`measure_run`.
     """
     run = RunFolder(folder)
-    evaluation = measure_run(run, progress)
+    evaluation = measure_run(run, run_evidence(run), progress=progress)
     write_scores(run, evaluation)
     return write_report(run, evaluation), evaluation
 
 
-# The metrics that a simulation computes at once.
-FIRST = ("validity", "workload-error", "likelihood", "learning")
-
-
 def first_look(outcome: SimulatedRun, target: str, progress: Progress) -> Evaluation:
-    """Compute the few scores that `fedsynth simulate` shows at its end, named in :data:`FIRST`.
+    """Compute the scores that `fedsynth simulate` shows at its end: those of a first report, from one comparison.
 
-    ``outcome`` is the simulated run. ``target`` is the column that classifiers learn to predict; without it there is no
-    score of learning. ``progress(what, done, total)`` is called after each step. Raises
-    :class:`~fedsynth.errors.Unsupported` if a score cannot be measured on the run's rows.
+    Raises :class:`~fedsynth.errors.Unsupported` for tables of fewer than 2 rows.
     """
-    rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood
-    wanted = {
-        "validity": bool(rows.schema.rules or rows.schema.derives),
-        "likelihood": likelihood is not None and rows.holdout is not None,
-        "learning": bool(target),
-    }
+    rows = outcome.rows
     return evaluate(
         _evidence(rows, rows.schema.plain().encode(outcome.synthetic)),
-        metrics=[name for name in FIRST if wanted.get(name, True)],
         target=target,
-        log_likelihood=likelihood,
-        suites=("flaim",),
+        log_likelihood=outcome.synthesizer.log_likelihood,
         repeats=1,
         progress=progress,
     )

@@ -40,9 +40,8 @@ class Estimate:
     def over(cls, draws: Sequence[float]) -> Estimate:
         """Return the mean of repeated measurements (``draws``) of one figure, with a band of how much one varies.
 
-        The band is 1.96 sample standard deviations on each side, nominally 95 %. The deviation of few draws is itself
-        uncertain: the band of five independent normal draws holds a sixth in 85 % of cases. It is unknown (nan) for a
-        single measurement.
+        The band is 1.96 sample standard deviations on each side: that of five independent normal draws holds a sixth in
+        85 % of cases. It is unknown (nan) for a single measurement.
         """
         mean = float(np.mean(draws))
         if len(draws) < 2:
@@ -55,19 +54,14 @@ class Estimate:
 class Score:
     """One score of a synthetic table, and its ``reference``: the same score of real rows instead of synthetic ones.
 
-    - ``family``: "fidelity", "utility" or "privacy"; ``name``: its title; ``metric``: the name by which an evaluation
-      is asked for it (:data:`fedsynth.evaluation.metrics.EVALUATED`), "" outside an evaluation.
+    - ``name``: its title; ``metric``: its name in :data:`fedsynth.evaluation.metrics.EVALUATED`.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
-    - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule of the schema (a
-      combination of values that no row may have) to its (synthetic, reference) value; ``synthetic.value`` is then their
-      mean or, if it is a share of those that pass a test, :class:`Summary` (of rules: the share of rows that break
-      any).
-    - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
-      readers.
-    - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind on the
-      presence of what it protects (a row, or a person); ``p_value``: the one-sided p-value of being worse than the
-      reference, adjusted for the number of privacy figures in the evaluation. Both are nan if there is none.
+    - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule to its (synthetic,
+      reference) value; ``synthetic.value`` is their mean or, if they are tested, a :class:`Summary`.
+    - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: its explanation.
+    - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
+      the one-sided p-value of being worse than the reference, adjusted for the number of privacy figures. nan for none.
     """
 
     family: Family
@@ -109,19 +103,14 @@ def to_json(value: Any) -> Any:
 class EvaluationTables:
     """The tables of an evaluation: ``real`` training rows, ``synthetic`` rows, and a ``holdout`` of other real rows.
 
-    All three have the same schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`): the comparison is
-    of values as users get them, not as models store them. ``agreed`` is the schema agreed on by the sites; rows are
-    checked against its rules (combinations of values that no row may have) and the bounds of its derived columns (those
-    that are computed from other columns or stored relative to one), and not at all if it is None. The synthesizer never
-    saw the rows of ``holdout``. Without one, references of fidelity compare one half of the real rows with the other,
-    and scores that need unseen rows are not computed.
-
-    If the real and the hold-out table have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), real rows are
-    drawn and split by person, attacks are on persons, and bands allow for persons with several rows.
+    All three have the same schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`). ``agreed`` is the
+    schema agreed on by the sites, whose rules and bounds of derived columns are checked, and not at all if it is None.
+    The synthesizer never saw the rows of ``holdout``. Without one, references of fidelity compare one half of the real
+    rows with the other, and scores that need unseen rows are not computed. If real and hold-out rows have persons
+    (:attr:`Table.persons <fedsynth.rows.Table.persons>`), real rows are drawn and split by person.
 
     Raises :class:`Unsupported` for a table with fewer than 2 rows (or persons) or with another schema, for persons in
-    only one of the two tables, for a row without a person, and for a person with rows in both tables, whose rows the
-    synthesizer knows in part.
+    only one of the two tables, for a row without a person, and for a person with rows in both tables.
     """
 
     real: Table
@@ -171,10 +160,7 @@ class EvaluationTables:
 
     @cached_property
     def reference_is(self) -> str:
-        """The rows that the references of fidelity scores are computed from, in words for a report.
-
-        A reference is the same score of real rows in place of the synthetic ones.
-        """
+        """The rows that the references of fidelity scores are computed from, in words for a report."""
         if self.holdout is None:
             return f"one half of the {'persons' if self.by_person else 'real rows'} against the other"
         return f"the same number of {'real rows of other persons' if self.by_person else 'other real rows'}"
@@ -182,11 +168,10 @@ class EvaluationTables:
     def trials(self, repeats: int, max_rows: int, seed: int = 0) -> Iterator[Resample]:
         """Yield ``repeats`` trials: random synthetic rows, and equally many real ones, to compare with other real rows.
 
-        For each trial the real rows (with the hold-out, if there is one) are shuffled by ``seed`` and split in two. The
-        first part is what both are compared with; the second is the reference, cut to as many rows as the synthetic
-        sample. So the reference has the score of a perfect synthesizer, and its spread is the noise of the score. No
-        part has more than ``max_rows`` rows. If rows have persons, these are shuffled and split, so that no person has
-        rows in both parts; the parts of different trials then differ in size.
+        For each trial the real rows (with the hold-out, if there is one) are shuffled by ``seed`` and split in two, by
+        person if rows have persons. The first part is what both are compared with; the second is the reference, cut to
+        as many rows as the synthetic sample. So the reference has the score of a perfect synthesizer, and its spread is
+        the noise of the score. No part has more than ``max_rows`` rows.
         """
         pool = self.real if self.holdout is None else concatenate([self.real, self.holdout])
         if self.by_person:
@@ -225,7 +210,7 @@ class Resample:
     """One comparison of an evaluation: ``synthetic`` and ``reference`` rows are both compared with ``real`` rows.
 
     ``synthetic`` and ``reference`` have equally many rows; the reference consists of real rows that are not in
-    ``real``. :meth:`EvaluationTables.trials` draws trials.
+    ``real``.
     """
 
     real: Table
@@ -249,10 +234,7 @@ Measured = float | Details | Summary
 
 
 def of_references(trials: Sequence[Resample], metric: Callable[[Table, Table], Measured]) -> list[Measured]:
-    """Return the metric of the real and the reference rows of each :class:`Resample`, in order.
-
-    It is what real rows reach in place of synthetic ones. ``metric`` maps two tables to what it has :data:`Measured`.
-    """
+    """Return the metric of the real and the reference rows of each :class:`Resample`, in order."""
     return [metric(trial.real, trial.reference) for trial in trials]
 
 
@@ -269,10 +251,8 @@ def over_trials(
 ) -> Score:
     """Return a score: a metric of real and synthetic rows, as a mean over trials, beside that of other real rows.
 
-    Each :class:`Resample` holds real, synthetic and reference rows (other real rows); there must be at least one trial.
-    ``metric`` maps two tables, real rows first, to a number, to details (numbers by column or pair) of which the mean
-    is taken, or to both. ``references`` are its values of real and reference rows for each trial, if already computed
-    (:func:`of_references`). The other arguments are fields of the :class:`Score`.
+    ``metric`` maps two tables, real rows first, to what it has :data:`Measured`. ``references`` are its values of real
+    and reference rows for each trial, if already computed (:func:`of_references`). There must be at least one trial.
     """
     if references is None:
         references = of_references(trials, metric)

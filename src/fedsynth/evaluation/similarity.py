@@ -71,8 +71,7 @@ def category_coverage(real: NDArray[Any], other: NDArray[Any]) -> float:
 def contingency_similarity(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
     """Return SDMetrics' ContingencySimilarity: 1 - half the L1 distance of the frequencies over ``cells`` cells.
 
-    The cells are those of a contingency table of two columns. ``real`` and ``other`` hold, for each row of a table, the
-    index of the cell that counts the row (0 to ``cells - 1``), shape ``(rows,)``.
+    ``real`` and ``other`` hold each row's cell (0 to ``cells - 1``), shape ``(rows,)``.
     """
     return 1 - l1_distance(real, other, cells) / 2
 
@@ -131,13 +130,10 @@ def coverage(real: Table, other: Table) -> dict[str, float]:
 def pair_similarity(real: Table, other: Table, pairs: Pairs) -> dict[str, float]:
     """Return SDMetrics' "column pair trends" by pair: CorrelationSimilarity of two numbers, else ContingencySimilarity.
 
-    ``pairs`` holds pairs of column positions; keys of the result are "first name × second name", and values lie between
-    0 and 1 (equal). CorrelationSimilarity is 1 minus half the difference of the tables' Pearson correlations;
-    :func:`contingency_similarity` defines the other.
-
-    In a pair with a category, a number is binned into ten equal bins over the *real* range, as in
-    ContingencySimilarity. (The report of SDMetrics 0.32 bins each table over its own range, which hides errors of
-    location and scale, and averages only over pairs with a notable real association; here all pairs count.)
+    Keys are "first name × second name"; 1 is equal. CorrelationSimilarity is 1 minus half the difference of the tables'
+    Pearson correlations. In a pair with a category, a number is binned into ten equal bins over the *real* range. (The
+    report of SDMetrics 0.32 bins each table over its own range, which hides errors of location and scale, and averages
+    only over pairs with a notable real association.)
     """
     return _pairs(real, other, pairs, _equal_edges)
 
@@ -145,8 +141,7 @@ def pair_similarity(real: Table, other: Table, pairs: Pairs) -> dict[str, float]
 def pair_similarity_by_deciles(real: Table, other: Table, pairs: Pairs) -> dict[str, float]:
     """Return :func:`pair_similarity` with other bins: numbers that are paired with a category are cut at real deciles.
 
-    ``pairs`` holds pairs of column positions. With a heavy tail, nearly all rows fall into one of the ten equal bins of
-    :func:`pair_similarity`, so that equal bins show no differences.
+    With a heavy tail, nearly all rows fall into one of ten equal bins, which then show no differences.
     """
     return _pairs(real, other, pairs, _decile_edges)
 
@@ -154,10 +149,9 @@ def pair_similarity_by_deciles(real: Table, other: Table, pairs: Pairs) -> dict[
 def sdmetrics_fidelity(real: Table, other: Table) -> dict[str, float]:
     """Return the fidelity of FedTabDiff (arXiv 2401.06263): the mean of the mean column and the mean pair similarity.
 
-    The key "" is the fidelity with ten equal bins for numbers in pairs with a category, as in SDMetrics (the paper does
-    not state its binning); "deciles" is the fidelity with :func:`pair_similarity_by_deciles`. The other keys are the
-    parts: "columns", "pairs" and "pairs, deciles". All pairs count. A table with a single column has no pairs: the
-    column similarity then replaces the pair similarity.
+    The key "" has ten equal bins for numbers in pairs with a category (the paper does not state its binning), "deciles"
+    :func:`pair_similarity_by_deciles`. The parts are "columns", "pairs" and "pairs, deciles". Without pairs, the column
+    similarity takes their place.
     """
     every = list(itertools.combinations(range(len(real.codes)), 2))
     columns = _mean(column_similarity(real, other))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
@@ -23,12 +24,11 @@ Learner = Callable[..., Any]  # takes a seed and options by name, returns a scik
 class Suite:
     """A suite of learners that measures the utility of synthetic rows: feature encoding, learners and scores.
 
-    - ``name``: what :func:`find_suite` knows it by; ``source``: its origin, and ``features``:
-      the encoding of numbers, missing numbers and categories; both in words, for reports.
-    - ``fit``: maps a real table and column positions to a function that encodes tables as features, shape
-      ``(rows, features)``.
-    - ``classifiers``, ``regressors``: map names to functions that take a seed, and hyperparameters by keyword, and
-      return an unfitted scikit-learn estimator.
+    - ``source``: its origin, and ``features``: the encoding of numbers, missing numbers and categories; in words, for
+      reports.
+    - ``fit``: maps a real table and column positions to a function from tables to features, ``(rows, features)``.
+    - ``classifiers``, ``regressors``: map names to functions of a seed, and hyperparameters by keyword, that return an
+      unfitted scikit-learn estimator.
     - ``scores``: names of the scores of classifiers. Regressors have R2 and RMSE.
     - ``least_rows``: the fewest training rows that every learner of the suite can be trained on.
     - ``fixed``: names of deterministic learners: trained on the same rows in any order, they are equal up to rounding.
@@ -45,11 +45,10 @@ class Suite:
     fixed: frozenset[str] = frozenset()
 
     def tuned(self, parameters: Mapping[str, Mapping[str, Any]]) -> Suite:
-        """Return the suite with other hyperparameters of some learners.
+        """Return the suite with other hyperparameters of some learners, which then no longer count as deterministic.
 
-        ``parameters`` maps names of learners to keyword arguments of their estimators. Learners that it does not name
-        keep their hyperparameters; those that it names no longer count as deterministic. Raises
-        :class:`InvalidParameter` for an unknown learner.
+        ``parameters`` maps names of learners to keyword arguments of their estimators. Raises :class:`InvalidParameter`
+        for an unknown learner.
         """
         for learner in parameters:
             if learner not in {*self.classifiers, *self.regressors}:
@@ -67,18 +66,16 @@ class Suite:
 
 
 def sklearn_learner(module: str, name: str, **options: Any) -> Learner:
-    """Return a factory of a scikit-learn estimator; it passes the seed to estimators with a ``random_state``.
+    """Return a factory of the estimator ``sklearn.module.name``: it takes a seed, and keywords to replace ``options``.
 
-    ``module`` is that of ``sklearn``, ``name`` the class and ``options`` its keyword arguments. The factory takes a
-    seed, and keyword arguments that replace ``options``; it raises :class:`Unsupported` without scikit-learn.
+    It raises :class:`Unsupported` without scikit-learn.
     """
 
     def make(seed: int, **changed: Any) -> Any:
-        import importlib
         import inspect
 
         try:
-            kind = getattr(importlib.import_module(f"sklearn.{module}"), name)
+            kind = getattr(import_module(f"sklearn.{module}"), name)
         except ImportError as error:
             raise Unsupported("utility needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
         seeded = {"random_state": seed} if "random_state" in inspect.signature(kind).parameters else {}
@@ -90,6 +87,10 @@ def sklearn_learner(module: str, name: str, **options: Any) -> Learner:
 ONE_HOT = "numbers standardised (missing: the mean, with an indicator), categories one-hot"
 
 # Early stopping is off in the default suite: it holds rows out by class, and fails on a class with one row.
+_BOOSTING = {
+    kind: {"gradient boosting": sklearn_learner("ensemble", f"HistGradientBoosting{kind}", early_stopping=False)}
+    for kind in ("Classifier", "Regressor")
+}
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
@@ -99,19 +100,27 @@ SUITES: dict[str, Suite] = {
             ONE_HOT,
             one_hot,
             {
-                "gradient boosting": sklearn_learner(
-                    "ensemble", "HistGradientBoostingClassifier", early_stopping=False
-                ),
+                **_BOOSTING["Classifier"],
                 "random forest": sklearn_learner("ensemble", "RandomForestClassifier", min_samples_leaf=2),
                 "logistic regression": sklearn_learner("linear_model", "LogisticRegression", max_iter=2000),
             },
             ("ROC AUC", "macro F1"),
             {
-                "gradient boosting": sklearn_learner("ensemble", "HistGradientBoostingRegressor", early_stopping=False),
+                **_BOOSTING["Regressor"],
                 "random forest": sklearn_learner("ensemble", "RandomForestRegressor", min_samples_leaf=2),
                 "ridge regression": sklearn_learner("linear_model", "Ridge"),
             },
             fixed=frozenset({"gradient boosting", "logistic regression", "ridge regression"}),
+        ),
+        Suite(
+            "boosting",
+            "one learner of the default suite",
+            ONE_HOT,
+            one_hot,
+            _BOOSTING["Classifier"],
+            ("ROC AUC", "macro F1"),
+            _BOOSTING["Regressor"],
+            fixed=frozenset(_BOOSTING["Classifier"]),
         ),
         Suite(
             "flaim",
@@ -141,10 +150,7 @@ SUITE_NAMES = (*SUITES, *_PUBLISHED)
 
 
 def find_suite(suite: str | Suite) -> Suite:
-    """Return the suite of learners with this name (a :class:`Suite` is returned as it is).
-
-    Raises :class:`InvalidParameter` for an unknown name.
-    """
+    """Return the suite with this name (a :class:`Suite` as it is); :class:`InvalidParameter` for an unknown name."""
     if isinstance(suite, Suite):
         return suite
     if suite not in SUITE_NAMES:
@@ -155,13 +161,26 @@ def find_suite(suite: str | Suite) -> Suite:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A context manager (for a ``with`` block) that suppresses two warnings of scikit-learn and yields nothing.
-
-    The warnings say that a learner has not converged, and that there are many classes for the number of rows.
-    """
+    """A context manager that suppresses two warnings of scikit-learn: no convergence, and many classes for the rows."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)
+        yield
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A context manager and decorator that bounds the pools of BLAS and OpenMP (scikit-learn) to one thread.
+
+    The threads of these pools wait for each other by spinning: on a machine whose cores are busy, two of them take many
+    times the CPU time of one.
+    """
+    try:
+        import_module("sklearn")  # a limit applies to the libraries that are loaded
+        limits = import_module("threadpoolctl").threadpool_limits(1)
+    except ImportError:
+        limits = nullcontext()
+    with limits:
         yield

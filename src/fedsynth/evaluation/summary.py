@@ -27,18 +27,13 @@ _TRUSTS = {
 
 @dataclass(frozen=True)
 class MergedReleases:
-    """Lines of the server's ledger (its record of privacy costs, a line for each release) merged into one for a report.
+    """Lines of the ledger merged into one for a report, by :meth:`RunSummary.charges` or :meth:`RunSummary.totals`.
 
-    :meth:`RunSummary.charges` and :meth:`RunSummary.totals` say which lines are merged.
-
-    - ``steps``: the step numbers of the first and the last line (a step is one exchange with the sites); ``asked``: the
-      number of lines.
+    - ``steps``: the step numbers of the first and the last line; ``asked``: the number of lines.
     - ``what``: the query, as verb and kind ("sum counts"); ``release``: the kind of noise ("gaussian", "laplace", ...).
-    - ``cost``: the privacy cost of one line at each site queried, in the run's currency (rho of zCDP, or epsilon if
-      delta is 0); None for a release without noise, whose cost is infinite.
+    - ``cost``: that of one line at each site queried, in the run's currency; None for a release without noise.
     - ``sites``: the number of sites queried; ``cells``: how many numbers the answers hold, summed over the lines.
     - ``note``: the deposit that paid ``cost`` in advance, so that the line itself is not charged; "" for other lines.
-      (A deposit pays for all noisy releases from a :class:`~fedsynth.federation.vault.Vault`, which keeps exact sums.)
     - ``total``: in :meth:`RunSummary.charges`, the cost of the run up to these lines at the site most charged so far;
       in :meth:`RunSummary.totals`, the cost of these lines at the site that they charge most. Releases without noise,
       and those that a deposit paid for, do not count.
@@ -57,11 +52,7 @@ class MergedReleases:
 
 @dataclass(frozen=True)
 class SiteGroup:
-    """Sites with the same privacy cost, in a report on a run.
-
-    ``cost`` is in the run's currency (rho of zCDP, or epsilon if delta is 0), ``epsilon`` the same cost as an epsilon
-    at the delta of the run's limit, and ``share`` the part of that limit that the cost uses (1: all of it).
-    """
+    """Sites with the same privacy cost, also as an ``epsilon`` at the limit's delta and as a ``share`` of the limit."""
 
     names: tuple[str, ...]
     cost: float
@@ -73,14 +64,10 @@ class SiteGroup:
 class RunSummary:
     """One run for a report: its job, its ledger of privacy costs, and the number of its synthetic rows.
 
-    ``job`` is the description of the run (method, budget, trust, ...) as in run.toml, and ``made`` what the run
-    recorded there: versions of software, digests (hashes) of schema and rows, and names of lost sites. ``folder`` is
-    the name of its directory and ``toml`` the text of its run.toml, both for display. ``rows`` is the number of
-    synthetic rows. ``hidden`` says which groups of rows noise hides; ``None`` if nothing says it. The ledger
-    (the record of all releases and their privacy costs) must hold the run's privacy statement
-    (:class:`~fedsynth.privacy.statement.Statement`). The epsilon and delta here are the limit set before the run, which
-    the cost actually spent does not exceed unless a release had no noise; by exact accounting, the statement may
-    guarantee a smaller epsilon.
+    ``job`` is the content of run.toml, and ``made`` what the run recorded there (versions, digests, names of lost
+    sites); ``folder`` and ``toml`` are for display. ``hidden`` says which groups of rows noise hides; ``None`` if
+    nothing says it. The ledger must hold the run's :class:`~fedsynth.privacy.statement.Statement`. The epsilon and
+    delta here are the limit set before the run; by exact accounting, the statement may guarantee a smaller epsilon.
     """
 
     folder: str
@@ -93,10 +80,7 @@ class RunSummary:
 
     @property
     def statement(self) -> Mapping[str, Any]:
-        """The statement of the run's guarantee and its conditions, as JSON values.
-
-        :class:`~fedsynth.privacy.statement.Statement` explains its fields.
-        """
+        """The :class:`~fedsynth.privacy.statement.Statement` of the run's guarantee, as JSON values."""
         assert self.ledger.statement is not None
         return self.ledger.statement
 
@@ -112,10 +96,7 @@ class RunSummary:
 
     @property
     def guarantee(self) -> Budget | None:
-        """The limit, if it is a guarantee: None if any release had no noise, or if a seed reproduces the noise.
-
-        It is also None for a run without a limit.
-        """
+        """The limit, if it is a guarantee: None without one, if a release had no noise, or if a seed fixes it."""
         return self.limit if self.private and not self.statement["seeded"] else None
 
     @property
@@ -127,8 +108,7 @@ class RunSummary:
     def spent(self) -> float:
         """An upper bound on the privacy cost to any one person, as an epsilon at the limit's delta.
 
-        Read it only if the run is :attr:`private`: if a release had no noise, the cost is infinite, which the ledger
-        file holds as null, and the value is None.
+        Read it only if the run is :attr:`private`: the cost of a release without noise is infinite, and the value None.
         """
         return self.ledger.spent.epsilon_at_delta
 
@@ -145,11 +125,7 @@ class RunSummary:
 
     @property
     def whose(self) -> str:
-        """What the guarantee hides, in words that "in the data" completes, such as "whether any one row is".
-
-        The unit of protection decides between rows and persons. If neighbouring tables replace rows instead of adding
-        or removing them, the words are "which of two rows is" or "which of two persons' rows are".
-        """
+        """What the guarantee hides, in words that "in the data" completes, such as "whether any one row is"."""
         one_row = self.statement["unit"] == {"rows": 1, "sites": 1}
         if self.statement["neighbours"] == "replace":
             return "which of two rows is" if one_row else "which of two persons' rows are"
@@ -157,27 +133,20 @@ class RunSummary:
 
     @property
     def odds(self) -> float:
-        """The factor by which one protected row or person can change the probability of an outcome: e to the epsilon.
-
-        The factor holds up to delta. The epsilon is the limit's; one above 700 counts as 700.
-        """
+        """The factor e to the (limit's) epsilon, at most 700, by which one row or person can change a probability."""
         return math.exp(min(self.limit.epsilon, 700.0))
 
     @property
     def best_guess(self) -> float:
         """The largest accuracy of any attacker who guesses membership at even prior odds, 1/2 to 1.
 
-        It is (e^epsilon + delta) / (e^epsilon + 1), with epsilon and delta of the limit, and follows from the trade-off
-        between false positives and false negatives under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv
+        It is (e^epsilon + delta) / (e^epsilon + 1), with epsilon and delta of the limit (Kairouz, Oh & Viswanath, arXiv
         1311.0776).
         """
         return 1 - (1 - self.limit.delta) / (1 + self.odds)
 
     def sites(self) -> list[SiteGroup]:
-        """Return the sites grouped by privacy cost, the most charged first.
-
-        Only noisy releases are charged; a site without any is left out.
-        """
+        """Return the sites grouped by privacy cost, the most charged first, without uncharged ones."""
         groups: dict[float, list[str]] = {}
         for name, cost in self.ledger.per_site.items():
             groups.setdefault(float(f"{self._price(cost):.9g}"), []).append(name)
@@ -188,10 +157,7 @@ class RunSummary:
         return found
 
     def charges(self) -> list[MergedReleases]:
-        """Return the ledger in its order, with consecutive lines merged if they agree.
-
-        They must agree in query, release, cost, note and number of sites.
-        """
+        """Return the ledger in its order, with consecutive lines merged that differ in step and cells alone."""
         found: list[MergedReleases] = []
         for line in self._lines():
             if found and _kind(found[-1]) == _kind(line) and found[-1].sites == line.sites:
@@ -203,8 +169,7 @@ class RunSummary:
     def totals(self) -> list[MergedReleases]:
         """Return the ledger with all lines merged that agree in query, release, cost and note, in order of the first.
 
-        The ``total`` of a merged line is the sum of its own costs at the site where that sum is largest, and ``sites``
-        the number of different sites that it concerns. Totals of lines at different sites do not add up to the run's.
+        ``sites`` is then the number of different sites. Totals of lines at different sites do not add up to the run's.
         """
         lines: dict[tuple[Any, ...], list[MergedReleases]] = {}
         costs: dict[tuple[Any, ...], dict[str, float]] = {}

@@ -42,11 +42,8 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
 
     ``target`` is the position of the column to predict, by class; a negative position counts from the end. As in FLAIM
     (arXiv 2310.06447), the features are the integers that number categories and bins. Of more than ``max_rows``
-    training rows, a random sample is used. ``seed`` draws the sample and seeds the learner. A training table with a
-    single class scores 0.5; classes of ``test`` that it lacks get probability 0. Pass a real training table for the
-    train-on-real baseline.
-
-    Raises :class:`Unsupported` if ``test`` has a single class, or without scikit-learn (the extra ``evaluate``).
+    training rows, a random sample is used. A training table with a single class scores 0.5; classes of ``test`` that it
+    lacks get probability 0. Raises :class:`Unsupported` if ``test`` has a single class, or without scikit-learn.
     """
     rng = np.random.default_rng(seed)
     if len(train) > max_rows:
@@ -84,27 +81,22 @@ def utility(
 ) -> list[Score]:
     """Return how well learners trained on synthetic rows predict ``target`` in the real rows of ``test``.
 
-    The result has one score for each score of the suite ("ROC AUC", "R2", ...), a mean over its learners, with each
-    learner in the details. The reference of each score is the same learner trained on ``real``. With a ROC AUC, "ROC
-    AUC relative to real rows" is added: the gain over guessing that synthetic rows give, divided by the gain that real
-    rows give, as in (0.8 - 0.5) / (0.9 - 0.5); it is left out if real rows give no clear gain. A column of numbers or
-    times is predicted by regression, any other by classification. Missing categories count as a class of their own;
-    rows in which a number to predict is missing are left out. The learners to be compared train on equally many rows,
-    all synthetic or all real, at most ``max_rows``, drawn ``repeats`` times; ``test`` should not contain rows that a
-    learner or the synthesizer was trained on. If all training rows of a learner have the same class, the learner
-    predicts this class. ``suite`` is a set of learners: a name in :func:`~fedsynth.evaluation.suites.find_suite`,
-    or a :class:`~fedsynth.evaluation.suites.Suite`. ``seed`` draws training rows and seeds the learners. ``progress``
-    is called with the current task, the number of steps done, and the number of all steps. The intervals show the
-    variation over draws of training rows and learners' seeds, but not over test rows.
+    The result has one score for each score of the suite ("ROC AUC", "R2", ...), a mean over its learners; the reference
+    is the same learner trained on ``real``. With a ROC AUC, "ROC AUC relative to real rows" is added, the gain over
+    guessing divided by that of real rows, if these give a clear gain. Numbers and times are predicted by regression,
+    and rows that lack one are left out; missing categories are a class. The learners train on equally many rows, at
+    most ``max_rows``, drawn ``repeats`` times; ``test`` should not contain rows that a learner or the synthesizer was
+    trained on. Intervals show the variation over draws and learners' seeds, not over test rows.
 
     The verdict compares two gains over a floor, which is the score of always guessing the commonest class of the real
-    rows (or their mean): the gain of training on synthetic rows and that of training on real rows. It is "alarm" if the
+    rows (or their mean): that of training on synthetic rows and that of training on real rows. It is "alarm" if the
     first gain is less than 5 % of the second; else "good" if it is at least 90 % of the second, or the score is not
     worse than the reference's interval; else "review". There is no verdict if the reference's interval reaches the
-    floor. Instead of "review" there is none if the half-widths of both intervals, as a root sum of squares, reach the
-    second gain. Raises :class:`SchemaError` for an unknown target, and :class:`Unsupported` for a constant target in
-    the test rows, more than 50 classes, no column to learn from, or too few rows, and without a package of the
-    suite: scikit-learn (the extra ``evaluate``) or XGBoost.
+    floor, and none instead of "review" if the half-widths of both intervals, as a root sum of squares, reach the second
+    gain.
+
+    Raises :class:`SchemaError` for an unknown target, and :class:`Unsupported` for a constant target in the test rows,
+    more than 50 classes, no column to learn from, or too few rows, and without a package of the suite.
     """
     column = real.schema.index(target)
     train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
@@ -156,10 +148,8 @@ def scores_by_learner(
 ) -> dict[str, dict[str, float]]:
     """Return, by score and learner, the score on ``test`` after training once on all of ``train``.
 
-    ``target`` names the column to predict; ``suite`` is a set of learners, by its name in
-    :func:`~fedsynth.evaluation.suites.find_suite` or as an object. Features are fitted on ``real``, so that
-    encodings do not depend on ``train``. ``seed`` seeds the learners. The result looks like
-    ``{"accuracy": {"random forest": 0.8}}``. Raises the errors of :func:`utility`.
+    Features are fitted on ``real``, so that encodings do not depend on ``train``. The result looks like ``{"accuracy":
+    {"random forest": 0.8}}``. Raises the errors of :func:`utility`.
     """
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))
@@ -230,8 +220,7 @@ def _known(table: Table, column: int) -> Table:
 def predictors(real: Table, target: int) -> list[int]:
     """Return the positions of the columns to learn from: all but ``target``, at most 60.
 
-    If there are more, the result is a random choice of 60, the same for every table with as many columns and this
-    target.
+    Of more, it is the same random choice for every table with as many columns and this target.
     """
     others = [column for column in range(len(real.codes)) if column != target]
     if len(others) <= _MAX_COLUMNS:

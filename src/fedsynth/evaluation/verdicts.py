@@ -38,8 +38,7 @@ _NAMED = 3  # columns, pairs or heaps in a sentence
 def with_verdict(score: Score, rows: int) -> Score:
     """Return a fidelity score with verdict and explanation, if its metric has a rule; otherwise the score as it is.
 
-    The module's text lists the rules. ``rows`` is the number of synthetic rows that were compared; there is no verdict
-    below 100.
+    ``rows`` is the number of synthetic rows that were compared.
     """
     rule = _RULES.get(score.metric)
     if rule is None or rows < _FEW:
@@ -57,10 +56,9 @@ _GRAVEST_FIRST: tuple[Verdict, ...] = ("alarm", "review", "good")
 
 
 def lost_associations(score: Score) -> list[tuple[str, float, float]]:
-    """Return the pairs of a score of strong associations that are lost, strongest first: (name, real, synthetic).
+    """Return the lost pairs of a score of "associations-kept", strongest first: (name, real, synthetic).
 
-    ``score`` is one of the metric "associations-kept". A pair is lost if the synthetic rows have less than half of its
-    association in other real rows, or the opposite sign.
+    A pair is lost if the synthetic rows have less than half of its association, or the opposite sign.
     """
     lost = [(name, real, one) for name, (one, real) in score.details.items() if not is_kept(real, one)]
     return sorted(lost, key=lambda pair: -abs(pair[1]))

@@ -19,7 +19,7 @@ from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
 from fedsynth.data.read import PersonLimit, read_fitting, read_frame
 from fedsynth.data.sources import open_source
 from fedsynth.datasets import rand_hie, rand_hie_schema
-from fedsynth.errors import Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.files import Records
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
@@ -50,20 +50,22 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
     ``split_seed``, which may be published, fixes both, and the choice among the rows of one person; with public sizes
     the secret ``key`` (32 bytes) deals the rows. If the job names a column of persons, all rows of a person are held
     out together, and its random numbers are the person's. The demo's table and generated rows (``synthfs``) have a
-    schema of their own; for any other table, one is drafted if the job has none. Raises
-    :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
-    outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table of which no row fits, or that lacks a column
-    of the schema or of the job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not
-    valid; other rows that do not fit are left out, and the log says which.
+    schema of their own; for any other table, one is drafted if the job has none. Rows that do not fit are left
+    out, and the log says which.
+
+    Raises :class:`~fedsynth.errors.InvalidParameter` for a job without data and a hold-out share outside [0, 1),
+    :class:`~fedsynth.errors.Unsupported` for a partition that does not fit the table, and
+    :class:`~fedsynth.errors.SchemaError` for a table of which no row fits, or that lacks a column of the schema or of
+    the job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not valid.
     """
     if not 0 <= job.holdout < 1:
-        raise Unsupported(f"holdout must lie in [0, 1), not {job.holdout}; 0.1 keeps a tenth of the rows back")
+        raise InvalidParameter(f"holdout must lie in [0, 1), not {job.holdout}; 0.1 keeps a tenth of the rows back")
     if job.partition.startswith("synthfs:"):
         return _generated_rows(job, np.random.default_rng(split_seed))
     if not job.data:
-        raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
+        raise InvalidParameter("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA and (job.person or job.records):
-        raise Unsupported(
+        raise InvalidParameter(
             "the demo table is no CSV file and has no column of persons; leave --records and --person out"
         )
     table = read_rows(job.data, Path(job.schema) if job.schema else None, job.records, _persons(job, split_seed))
@@ -74,7 +76,7 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
         raise Unsupported(f"{table.rows_read} rows are too few for {job.sites} sites; ask for fewer sites")
     how = parse_partition(job.partition, schema, job.target)
     if isinstance(how, SynthFS):
-        raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")
+        raise InvalidParameter("synthfs generates its own rows and cannot split a table; leave out --data")
     sites, holdout = _divided(table, job, how, split_seed, key)
     looks = looks_at_other_rows(how, public_sizes=job.public_sizes)
     return Split(schema, tuple(sites), holdout, _digest(table), table.left_out, looks)
@@ -86,12 +88,12 @@ def read_rows(
     """Return the rows of a table that fit its schema; the log says which do not.
 
     ``data`` is a file, a database's address, or ``demo:rand-hie`` for the demo's table, which has a schema of its own.
-    Without a ``schema`` file, a schema is drafted. Raises :class:`~fedsynth.errors.Unsupported` for ``records`` of the
-    demo's table, and the errors of :func:`~fedsynth.data.read.read_fitting`.
+    Without a ``schema`` file, a schema is drafted. Raises :class:`~fedsynth.errors.InvalidParameter` for ``records`` of
+    the demo's table, and the errors of :func:`~fedsynth.data.read.read_fitting`.
     """
     if data == DEMO_DATA:
         if records:
-            raise Unsupported("--records is the kind of a CSV file, and the demo table is none; leave it out")
+            raise InvalidParameter("--records is the kind of a CSV file, and the demo table is none; leave it out")
         return rand_hie_schema().encode(rand_hie())
     source = open_source(data, records=records)
     agreed = Schema.load(schema) if schema else draft_schema(read_frame(source)).schema
@@ -139,7 +141,7 @@ def _generated_rows(job: Job, rng: np.random.Generator) -> Split:
     how = parse_partition(job.partition, None)
     assert isinstance(how, SynthFS)
     if job.data or job.records or job.schema or job.person:
-        raise Unsupported(
+        raise InvalidParameter(
             "synthfs generates its own rows; leave --data, --records, --schema and --person out, or choose another"
         )
     schema, tables = synthfs(job.sites, how.beta, rng)

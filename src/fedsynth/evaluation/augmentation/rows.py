@@ -14,11 +14,8 @@ from fedsynth.rows import Table, concatenate
 def hold_out(sites: Sequence[Table], share: float, rng: np.random.Generator) -> tuple[list[Table], list[Table]]:
     """Split each site's rows at random into training rows and rows held out to select a training round.
 
-    Return (training tables, held-out tables), one of each for every site, in order. ``share`` is the fraction of a
-    site's rows that is held out, rounded to whole rows. The federated classifier is later reported after the round in
-    which it is best on held-out rows (:attr:`TrainingCurve.selected
-    <fedsynth.evaluation.augmentation.scores.TrainingCurve.selected>`). Fit the synthesizer on the training rows only,
-    so that no held-out row influences the synthetic rows. Raises :class:`InvalidParameter` for a share outside (0, 1).
+    ``share`` is the fraction held out, in whole rows. Fit the synthesizer on the training rows only, so that no
+    held-out row influences the synthetic rows. Raises :class:`InvalidParameter` for a share outside (0, 1).
     """
     if not 0 < share < 1:
         raise InvalidParameter(f"share must lie between 0 and 1, not {share}")
@@ -45,10 +42,9 @@ def append_rows(sites: Sequence[Table], synthetic: Table) -> list[Table]:
 def append_sufficient_classes(sites: Sequence[Table], synthetic: Table, target: str) -> list[Table]:
     """Return each site's rows plus the synthetic rows of some classes, by the rule of Fed-TDA's published notebook.
 
-    ``target`` names the column of the class. A site gets all synthetic rows of a class if they are at least as many as
-    the real rows of that class at all other sites together; else it gets none of that class. The rule reads exact class
-    counts of all sites; a real federation would have to spend budget on them. Raises the errors of :func:`append_rows`,
-    and :class:`Unsupported` for a numeric target.
+    A site gets all synthetic rows of a class if they are at least as many as the real rows of that class at all other
+    sites together; else none of it. The rule reads exact class counts of all sites. Raises the errors of
+    :func:`append_rows`, and :class:`Unsupported` for a numeric target.
     """
     _same_schema(sites, synthetic)
     at = synthetic.schema.index(target)

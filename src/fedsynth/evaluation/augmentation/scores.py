@@ -28,11 +28,7 @@ class ClassifierScores:
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """Scores of a federatedly trained classifier after each round, as :class:`ClassifierScores` in the order of rounds.
-
-    ``test`` holds the scores on test rows, ``validation`` those on the pooled rows that sites held out. If no site held
-    out rows, ``validation`` is empty.
-    """
+    """Scores of a classifier after each round: on ``test`` rows, and on those that sites held out (``validation``)."""
 
     test: tuple[ClassifierScores, ...]
     validation: tuple[ClassifierScores, ...] = ()
@@ -44,10 +40,9 @@ class TrainingCurve:
 
     @property
     def selected(self) -> ClassifierScores:
-        """The test scores after the round that the held-out rows select, chosen for each score separately.
+        """The test scores after the round with the largest score on the held-out rows, for each score separately.
 
-        Each score is taken from the round in which the same score is largest on the held-out rows (the first of equal
-        ones). Test rows do not influence the selection. Raises :class:`Unsupported` if the sites held out no rows.
+        Test rows do not influence the selection. Raises :class:`Unsupported` if the sites held out no rows.
         """
         if not self.validation:
             raise Unsupported("no rows were held out to select a round; pass held=hold_out(...)[1], or use last")
@@ -67,12 +62,10 @@ class TrainingCurve:
 def score(truth: Integers, probability: Probabilities) -> ClassifierScores:
     """Return the scores of predicted class probabilities against the rows' true classes.
 
-    ``truth`` holds the number of each row's class, shape ``(rows,)``; column ``k`` of ``probability``, shape
-    ``(rows, classes)``, is the probability of class ``k``. Accuracy and F1 are those of the likeliest class.
-    ``macro_f1`` is the mean of the classes' F1, ``weighted_f1`` the mean weighted by their true numbers of rows; F1 and
-    AUC are over the classes that occur in ``truth``. ``auc`` is the area under the ROC curve of the probability; for
-    more than two classes, the one-vs-rest mean. (Fed-TDA ranks by the raw output of the second class alone, which is no
-    function of the probability; that AUC is not offered.)
+    ``truth`` holds the number of each row's class, shape ``(rows,)``; column ``k`` of ``probability``, shape ``(rows,
+    classes)``, is the probability of class ``k``. ``weighted_f1`` weights classes by their true numbers of rows; F1 and
+    AUC are over the classes that occur in ``truth``. ``auc`` is, for more than two classes, the one-vs-rest mean.
+    (Fed-TDA ranks by the raw output of the second class alone, which is no function of the probability.)
 
     Raises :class:`Unsupported` for rows of a single class, and :class:`InvalidParameter` for probabilities that are not
     finite.
@@ -94,10 +87,9 @@ def score(truth: Integers, probability: Probabilities) -> ClassifierScores:
 
 
 def majority(sites: Sequence[Table], test: Table, target: str) -> ClassifierScores:
-    """Return the scores on ``test`` of always guessing the commonest class of the sites' rows.
+    """Return the scores on ``test`` of always guessing the commonest class of the sites' rows, a floor.
 
-    A trained classifier should exceed this floor. ``target`` names the column of the class. Raises :class:`Unsupported`
-    for a numeric target, and for test rows of a single class.
+    Raises :class:`Unsupported` for a numeric target, and for test rows of a single class.
     """
     truth = labels(test, target)
     probability = np.zeros((len(truth), test.schema.sizes[test.schema.index(target)]))

@@ -35,10 +35,7 @@ _CHUNK = 1 << 14  # rows scored at a time
 
 
 class Learner(Protocol):
-    """A classifier to be trained federatedly: its network, its optimiser and its schedule.
-
-    :class:`PublishedMLP` and :class:`SaneMLP` implement this protocol.
-    """
+    """A classifier to be trained federatedly (as :class:`SaneMLP`): network, optimiser and schedule."""
 
     @property
     def rounds(self) -> int:
@@ -61,12 +58,10 @@ class Learner(Protocol):
 class PublishedMLP:
     """The classifier of Fed-TDA (arXiv 2211.13116), to compare with the scores in that paper.
 
-    ``widths`` are the sizes of the hidden layers. In each of ``rounds`` federated rounds, a site makes ``epochs``
-    passes over its rows in batches of ``batch`` rows. Raises :class:`InvalidParameter` unless these three numbers are
-    positive.
-
-    Under label skew its scores vary strongly between rounds: BatchNorm learns each site's own means, and their average
-    fits no site. A site with a single row cannot train it.
+    ``widths`` are the sizes of the hidden layers. In each of ``rounds`` rounds, a site makes ``epochs`` passes over its
+    rows in batches of ``batch`` rows. Raises :class:`InvalidParameter` unless these three are positive. Under label
+    skew its scores vary strongly between rounds: BatchNorm learns each site's own means, and their average fits no
+    site. A site with a single row cannot train it.
     """
 
     widths: tuple[int, ...] = (512, 256, 128, 64)
@@ -82,10 +77,7 @@ class PublishedMLP:
         positive(rounds=self.rounds, epochs=self.epochs, batch=self.batch)
 
     def network(self, inputs: int, classes: int) -> nn.Sequential:
-        """Return a fresh network from ``inputs`` features to the logits of ``classes`` classes.
-
-        Weights are initialised as published. Each hidden layer is a linear layer with BatchNorm, ReLU and dropout.
-        """
+        """Return a fresh network, initialised as published: linear layers with BatchNorm, ReLU and dropout."""
         layers: list[nn.Module] = []
         for before, after in zip((inputs, *self.widths), self.widths, strict=False):
             layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU(), nn.Dropout(self.dropout)]
@@ -103,10 +95,7 @@ class PublishedMLP:
         return torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield the batches of ``epochs`` epochs over a site's ``rows`` rows: sites with more rows take more steps.
-
-        A batch is a tensor of row indices, int64, shape ``(batch,)``; ``rng`` draws the order of the rows.
-        """
+        """Yield the batches of ``epochs`` epochs over a site's rows: sites with more rows take more steps."""
         for _ in range(self.epochs):
             yield from one_pass(rows, self.batch, rng)
 
@@ -115,10 +104,9 @@ class PublishedMLP:
 class SaneMLP:
     """A small multilayer perceptron without batch normalisation, which can be averaged over skewed sites.
 
-    ``widths`` are the sizes of the hidden layers. In each of ``rounds`` federated rounds, every site takes ``steps``
-    steps with batches of ``batch`` rows, regardless of its number of rows, so synthetic rows do not prolong training.
-    The default widths and learning rate were tuned on held-out rows of sites without skew. Raises
-    :class:`InvalidParameter` unless rounds, steps and batch are positive.
+    ``widths`` are the sizes of the hidden layers. In each of ``rounds`` rounds, every site takes ``steps`` steps with
+    batches of ``batch`` rows, regardless of its number of rows. The default widths and learning rate were tuned on
+    held-out rows of sites without skew. Raises :class:`InvalidParameter` unless rounds, steps and batch are positive.
     """
 
     widths: tuple[int, ...] = (128, 64)
@@ -133,10 +121,7 @@ class SaneMLP:
         positive(rounds=self.rounds, steps=self.steps, batch=self.batch)
 
     def network(self, inputs: int, classes: int) -> nn.Sequential:
-        """Return a fresh network from ``inputs`` features to the logits of ``classes`` classes.
-
-        It has linear layers with ReLU between them.
-        """
+        """Return a fresh network of linear layers with ReLU between them."""
         layers: list[nn.Module] = []
         for before, after in zip((inputs, *self.widths), self.widths, strict=False):
             layers += [nn.Linear(before, after), nn.ReLU()]
@@ -147,10 +132,7 @@ class SaneMLP:
         return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
 
     def batches(self, rows: int, rng: np.random.Generator) -> Iterator[Tensor]:
-        """Yield ``steps`` batches of a site's ``rows`` rows, over as many epochs as needed.
-
-        A batch is a tensor of row indices, int64, shape ``(batch,)``; ``rng`` draws the order of the rows.
-        """
+        """Yield ``steps`` batches of a site's rows, over as many epochs as needed."""
         left = self.steps
         while left:
             for chosen in one_pass(rows, self.batch, rng)[:left]:
@@ -176,10 +158,9 @@ class Examples(NamedTuple):
 class StepInput(NamedTuple):
     """The input of one training step at a site, from which an :class:`Algorithm` computes the loss.
 
-    ``model`` is the site's model and ``batch`` the rows of the step. ``anchor`` holds the global weights at the start
-    of the round as one vector, shape ``(weights,)``, without BatchNorm's running moments. ``mean`` is one of the means
-    of rows that sites published (:func:`published_means`), with a leading axis of length one; ``None`` if they
-    published none.
+    ``anchor`` holds the global weights at the start of the round as one vector, shape ``(weights,)``, without
+    BatchNorm's running moments. ``mean`` is one of the :func:`published_means`, with a leading axis of length one;
+    ``None`` without.
     """
 
     model: nn.Sequential
@@ -192,9 +173,8 @@ class StepInput(NamedTuple):
 class Algorithm:
     """A federated algorithm: FedAvg's exchange of weights, with its own loss at the sites.
 
-    ``name`` is its name in benchmark specifications. ``loss`` maps a :class:`StepInput` to the scalar that the site
-    minimises. ``rows_per_mean`` is the number of rows in each mean that sites publish before training
-    (:func:`published_means`); with 0 they publish none.
+    ``loss`` maps a :class:`StepInput` to the scalar that the site minimises. ``rows_per_mean`` is the number of rows in
+    each mean that sites publish before training (:func:`published_means`); with 0 they publish none.
     """
 
     name: str
@@ -210,8 +190,7 @@ def fedavg() -> Algorithm:
 def fedprox(mu: float = 0.05) -> Algorithm:
     """Return FedProx, which adds ``mu / 2`` times the squared distance to the global weights (arXiv 1812.06127).
 
-    The distance is that of a site's weights to the global weights at the start of the round. Raises
-    :class:`InvalidParameter` for a negative ``mu``.
+    Raises :class:`InvalidParameter` for a negative ``mu``.
     """
     if not mu >= 0:
         raise InvalidParameter(f"mu must be at least 0, not {mu}")
@@ -257,21 +236,13 @@ Weighting = Callable[[Sequence[int]], NDArray[np.float64]]
 
 
 def by_rows(rows: Sequence[int]) -> NDArray[np.float64]:
-    """Return the weight of each site in the average of models: its share of all training rows, N_k / N.
-
-    ``rows`` holds each site's number of training rows; the result has shape ``(sites,)``. Synthetic rows count at every
-    site that has them.
-    """
+    """Return the weight of each site in the average of models, N_k / N, shape ``(sites,)``; synthetic rows count."""
     weights: NDArray[np.float64] = np.asarray(rows, dtype=np.float64) / sum(rows)
     return weights
 
 
 def uniform_as_in_published_code(rows: Sequence[int]) -> NDArray[np.float64]:
-    """Return equal weights of all sites in the average of models, 1 / K, as Fed-TDA's code has them.
-
-    ``rows`` holds each site's number of training rows and is read for its length only; the result has shape
-    ``(sites,)``. Fed-TDA's paper (arXiv 2211.13116) says N_k / N, which is :func:`by_rows`.
-    """
+    """Return equal weights of all sites, 1 / K, as Fed-TDA's code has them; its paper says :func:`by_rows`."""
     return np.full(len(rows), 1 / len(rows))
 
 
@@ -293,14 +264,10 @@ def train(
     """Train one classifier of the column ``target`` federatedly over all sites, and return its scores after each round.
 
     Not private in any way: weights leave the sites without noise. ``sites`` are each site's training rows, including
-    appended synthetic rows. A single site trains alone; a single site with all rows is the pooled reference. A site
-    without rows takes no part. ``test`` holds the rows to score on, ``held`` the rows that each site held out
-    (:func:`~fedsynth.evaluation.augmentation.rows.hold_out`), on which :attr:`TrainingCurve.selected
-    <fedsynth.evaluation.augmentation.scores.TrainingCurve.selected>` depends.
-
-    ``algorithm`` is the result of :func:`fedavg`, :func:`fedprox` or :func:`fedmix`; ``learner`` is the classifier
-    (:class:`Learner`); ``weighting`` gives the weights of sites in the average of models (:func:`by_rows`). Classes and
-    features follow from the public schema, so they are the same at every site. ``seed`` determines the result.
+    appended synthetic rows; a site without rows takes no part. ``test`` holds the rows to score on, ``held`` the rows
+    that each site held out (:func:`~fedsynth.evaluation.augmentation.rows.hold_out`). ``weighting`` gives the weights
+    of sites in the average of models (:func:`by_rows`). Classes and features follow from the public schema, so they are
+    the same at every site. ``seed`` determines the result.
 
     Raises :class:`SchemaError` if tables have different schemas or no column ``target``, :class:`Unsupported` if no
     site has rows, a site has too few for the learner, every site has too few for the algorithm, the target is numeric
@@ -338,10 +305,8 @@ def federated_rounds(
 ) -> Iterator[None]:
     """Train ``model`` in place over all sites; yields after each round, so that the caller can score the model.
 
-    ``classes`` is the number of classes; the other arguments are those of :func:`train`, with rows as tensors. Batches
-    are drawn with ``rng``. Dropout draws from torch's global generator: seed it before the call. Raises
-    :class:`Unsupported` for a site with one row if the model has BatchNorm, and in FedMix if no site has enough rows
-    for a mean.
+    Dropout draws from torch's global generator: seed it before the call. Raises :class:`Unsupported` for a site with
+    one row if the model has BatchNorm, and in FedMix if no site has enough rows for a mean.
     """
     if min(len(site.y) for site in sites) < 2 and any(isinstance(layer, nn.BatchNorm1d) for layer in model):
         raise Unsupported("a site has a single row, but BatchNorm needs a variance; use SaneMLP, or more rows")
@@ -369,9 +334,7 @@ def train_locally(
 ) -> None:
     """Train ``model`` in place on one site's rows for a round, with a fresh optimiser.
 
-    ``algorithm`` gives the loss, ``learner`` the optimiser and the batches. ``means`` are the published means of all
-    sites' rows (:func:`published_means`), of which every step draws one in FedMix; ``None`` for other algorithms.
-    ``rng`` draws batches and means.
+    ``means`` are all :func:`published_means`, of which every step draws one in FedMix; ``None`` otherwise.
     """
     anchor = parameters_to_vector(model.parameters()).detach()
     optimiser = learner.optimiser(model.parameters())
@@ -402,9 +365,8 @@ def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
 def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]) -> dict[str, Tensor]:
     """Return the weighted mean of the sites' models, given and returned as state dictionaries (name to tensor).
 
-    ``states`` has one for each site; ``weights``, shape ``(sites,)``, is in the same order and sums to 1. BatchNorm's
-    running moments are averaged like weights; sums are in float64. Integer entries (BatchNorm's batch counts) are not
-    averaged: those of the first site are kept.
+    ``weights``, shape ``(sites,)``, sums to 1. BatchNorm's running moments are averaged like weights; sums are in
+    float64. Integer entries (BatchNorm's batch counts) are those of the first site.
     """
     found = {}
     for name, first in states[0].items():
