@@ -322,7 +322,7 @@ def test_a_refusal_that_is_brought_back_is_not_believed_once_the_question_is_ask
         run_over_files(root, exchange, wait=False)
     answer_all(root, exchange)
     old = shutil.copytree(exchange, tmp_path / "old")
-    with pytest.raises(BudgetExceeded, match="north has no budget left") as error:
+    with pytest.raises(BudgetExceeded, match="north has too little budget left") as error:
         run_over_files(root, exchange, wait=False)
     assert files(exchange) == []  # though the error still holds what it broke off
     assert error.value.__traceback__ is not None
