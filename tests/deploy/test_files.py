@@ -875,7 +875,7 @@ def test_the_command_answers_once_and_says_so(tmp_path):
     run = invoke(command)
     assert run.exit_code == 0
     assert f"run {RUN}, step 0, turn 0: answered\n" in run.output
-    assert f"run {RUN}, step 1, turn 0: refused; the reason is in this site's log and in its audit\n" in run.output
+    assert f"run {RUN}, step 1, turn 0: refused; this site's log and fedsynth account have the reason\n" in run.output
     assert f"Answered 2 requests. Carry {exchange / 'north' / 'replies'} back" in run.output.replace("\n", " ")
     done = subprocess.run([*FEDSYNTH, *command, "--json"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "")
