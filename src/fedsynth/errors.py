@@ -93,8 +93,10 @@ def explained(error: OSError) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what a log says of an error: a sentence about a file, or the error's class and message."""
-    return explained(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    """Return what a log says of an error: its sentence, after the error's class if fedsynth did not expect it."""
+    if isinstance(error, OSError):
+        return explained(error)
+    return str(error) if isinstance(error, FedsynthError) else f"{type(error).__name__}: {error}"
 
 
 def is_fault(error: Exception) -> bool:

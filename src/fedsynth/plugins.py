@@ -53,7 +53,10 @@ def named(place: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name, such as .module
-        raise Unsupported(f"cannot import {place!r} ({error}); write it as package.module:name") from error
+        raise Unsupported(
+            f"cannot import {place!r} ({error}); write it as package.module:name, and install the package or add the "
+            "module's folder to PYTHONPATH"
+        ) from error
 
 
 def _package(entry: EntryPoint) -> str:

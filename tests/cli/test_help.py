@@ -307,7 +307,8 @@ def test_a_bug_is_said_to_be_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "say", lambda *_: 1 / 0)  # what no user can cause
     assert run("--log-file", log, "sample", model, "--rows", 3, "--out", tmp_path / "a.csv") == 1
     said = capsys.readouterr().err
-    assert said == f"fedsynth: this is a bug in fedsynth; please report it with the traceback in {log}\n"
+    bug = "this is a bug in fedsynth, or in a method, metric or source of your own; please report one in fedsynth"
+    assert said == f"fedsynth: {bug} with the traceback in {log}\n"
     assert "ZeroDivisionError" in log.read_text()
     assert run("sample", model, "--rows", 3, "--out", tmp_path / "b.csv", "--json") == 1
     shown = capsys.readouterr()

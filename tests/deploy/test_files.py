@@ -323,7 +323,7 @@ def test_a_refusal_that_is_brought_back_is_not_believed_once_the_question_is_ask
         run_over_files(root, exchange, wait=False)
     answer_all(root, exchange)
     old = shutil.copytree(exchange, tmp_path / "old")
-    with pytest.raises(BudgetExceeded, match="north has no budget left") as error:
+    with pytest.raises(BudgetExceeded, match="north has too little budget left") as error:
         run_over_files(root, exchange, wait=False)
     assert files(exchange) == []  # though the error still holds what it broke off
     assert error.value.__traceback__ is not None
@@ -876,7 +876,7 @@ def test_the_command_answers_once_and_says_so(tmp_path):
     run = invoke(command)
     assert run.exit_code == 0
     assert f"run {RUN}, step 0, turn 0: answered\n" in run.output
-    assert f"run {RUN}, step 1, turn 0: refused; the reason is in this site's log and in its audit\n" in run.output
+    assert f"run {RUN}, step 1, turn 0: refused; this site's log and fedsynth account have the reason\n" in run.output
     assert f"Answered 2 requests. Carry {exchange / 'north' / 'replies'} back" in run.output.replace("\n", " ")
     done = subprocess.run([*FEDSYNTH, *command, "--json"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "")

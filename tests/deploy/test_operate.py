@@ -122,7 +122,7 @@ def test_an_expected_end_is_one_sentence_and_no_traceback_stays_in_the_log(tmp_p
     last = [json.loads(line) for line in shown.splitlines()][-1]
     assert (process.returncode, last["event"], last["exit_code"]) == (4, "ended", 4)
     assert complaints == ""
-    assert "has no budget left" in last["message"]
+    assert "has too little budget" in last["message"]
     assert world.control.status(str(last["attempt"]))[0] == "finished:failed"
     assert last["message"] in world.log("server")
     assert "Traceback" not in world.log("server")

@@ -156,7 +156,7 @@ def no_key(root: Path) -> None:
 
 
 ENDS: dict[str, tuple[Callable[[Path], None], type[FedsynthError], int, str]] = {
-    "over budget": (over_budget, BudgetExceeded, 4, "has no budget left"),
+    "over budget": (over_budget, BudgetExceeded, 4, "has too little budget"),
     "refused": (refused, Refused, 5, "refused step 0"),
     "too few sites": (too_few, SiteLost, 7, "2 sites answered and 3 are required"),
     "another run's transcript": (another_run, FedsynthError, 8, "set another run"),
@@ -444,7 +444,7 @@ def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp
     assert said == [
         "2 sites; a round waits for them up to 1 min 40 s",
         "round 1: the sum over sites of contingency tables, to 2 sites",
-        "a has no budget left after 0.0 s",
+        "a has too little budget after 0.0 s",
         "the run is complete",
         "the run has ended",
         "the run pauses: files have to be carried",

@@ -1027,6 +1027,22 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
     assert fedsynth("account", tmp_path / "none.jsonl").returncode == 2
 
 
+def test_the_account_says_which_limit_refused_a_question(tmp_path):
+    policy = {**CONTENT["policy"], "per_run": {"epsilon": 0.5, "delta": 1e-6}}
+    config = ready_site(tmp_path / "site", policy=policy)
+    assert "not answered" not in fedsynth("account", config.folder).stdout
+    assert ask(config, "monday", rho=0.9 * Budget(1, 1e-6).rho).code == "spent"
+    (refusal,) = json.loads(fedsynth("account", config.folder, "--json").stdout)["refusals"]
+    assert (refusal["run"], refusal["outcome"]) == ("monday", "spent")
+    assert "where per_run in [policy] is epsilon = 0.5 at delta = 1e-06" in refusal["reason"]
+    assert f"run monday, step 0: spent: {refusal['reason']}\n" in fedsynth("account", config.folder).stdout
+    assert ask(config, "tuesday", trust="secure").code == "refused"
+    shown = fedsynth("account", config.folder).stdout
+    assert "run tuesday, step 0: refused: this site does not accept the trust 'secure' but local; change" in shown
+    open_account(config).note("refused", request="00", reason="a\x1b[2Jb")
+    assert "refused: a\\x1b[2Jb\n" in fedsynth("account", config.folder).stdout  # no command to the terminal
+
+
 def test_a_restored_backup_is_written_off_by_command(ready):
     config = load_site_config(ready)
     assert ask(config, "known").code == "answered"

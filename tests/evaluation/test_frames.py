@@ -89,7 +89,9 @@ def test_an_unknown_metric_is_refused_with_the_nearest_spelling_and_the_list():
         judged(metrics=["coverage", "wassertein"])
     with pytest.raises(InvalidParameter, match=r"no metric named 'x'; choose one of validity, associations-kept"):
         judged(metrics=["x"])
-    with pytest.raises(Unsupported, match=r"'jensen-shanon'; did you mean 'jensen-shannon'\?"):
+    with pytest.raises(InvalidParameter, match=r"'means:means' \(only fedsynth bench computes metrics of your own\)"):
+        judged(metrics=["means:means"])
+    with pytest.raises(Unsupported, match=r"'jensen-shanon'; for one of your own .*; did you mean 'jensen-shannon'\?"):
         benchmarks.find_metric("jensen-shanon")
 
 

@@ -495,7 +495,7 @@ def test_a_budget_without_limit_must_be_asked_for_twice():
         ({"keep_runs_days": 0.5}, "at least 1"),
         ({"largest_answer": 1.5}, "whole number"),
         ({"plans": "all"}, "expected a table of entries or 'any', not 'all'"),
-        ({"methods": ["aim"]}, "its method 'oneshot' is not one of"),
+        ({"methods": ["aim"]}, "its method 'oneshot' is not aim"),
         ({"min_cohort": 4}, "it is for 3 sites"),
         ({"trusts": {"trusted": {}}, "coordinator_sees_exact_counts": True}, "its trust 'local' is not one of"),
         ({"schemas": ["0" * 64]}, "its schema is not one of"),

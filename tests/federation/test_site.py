@@ -72,7 +72,7 @@ def numbers(reply: Reply) -> list[int]:
         ({"verb": "deposit", "release": Deposit(0.001)}, "refused", "no vault"),
         ({"verb": "choose", "release": Exponential(0.1)}, "refused", "does not apply to questions of the kind 'size'"),
         ({"neighbours": "replace"}, "refused", "numbers of rows are public for the run"),
-        ({"release": Gaussian(1.0)}, "spent", "data steward"),
+        ({"release": Gaussian(1.0)}, "spent", "have that limit raised"),
     ],
 )
 def test_what_the_policy_does_not_allow_is_turned_down_by_a_code_and_costs_nothing(change, code, says):

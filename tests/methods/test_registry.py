@@ -117,9 +117,15 @@ def test_a_decorated_class_of_another_package_has_no_name_without_an_entry_point
         find_method("of-a-test")
 
 
+def test_a_fit_that_returns_no_synthesizer_is_refused_by_what_it_returned():
+    kind: type[Any] = method("of-none")(dataclass(frozen=True)(type("OfNone", (Bare,), {"fit": lambda *_: None})))
+    with pytest.raises(Unsupported, match="fit returned 'NoneType'; let the method return a Synthesizer"):
+        kind().fit(None)
+
+
 @pytest.mark.parametrize("place", [".module:Class", "..:Class", ":Class", "module:", "tests:Nothing"])
 def test_a_class_that_cannot_be_imported_is_no_method(place):
-    with pytest.raises(Unsupported, match=r"write it as package\.module:name"):
+    with pytest.raises(Unsupported, match=r"write it as package\.module:name, and install .* PYTHONPATH"):
         find_method(place)
 
 

@@ -219,7 +219,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             else:
                 logging.getLogger("fedsynth").critical("a bug in fedsynth", exc_info=error)
             where = "with the traceback above" if log is None else f"with the traceback in {log}"
-            _fail("Fault", f"this is a bug in fedsynth; please report it {where}", 1, json_)
+            said = (
+                "this is a bug in fedsynth, or in a method, metric or source of your own; please report one in fedsynth"
+            )
+            _fail("Fault", f"{said} {where}", 1, json_)
 
 
 def _log_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:

@@ -59,7 +59,7 @@ _VERBS = {
 WORDS = {
     "answered": "answered",
     "refused": "refused",
-    "spent": "has no budget left",
+    "spent": "has too little budget",
     "failed": "failed",
     "lost": "is lost",
 }
@@ -317,7 +317,7 @@ def ending(error: Exception) -> dict[str, Any]:
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
     if isinstance(error, OSError):
         return {"exit_code": 2, "error": "OSError", "message": explained(error)}
-    fault = "this is a bug in fedsynth; please report it with the traceback in the server's log"
+    fault = "a bug in fedsynth, or in a method of your own: the server's log has the traceback; please report it"
     return {"exit_code": 1, "error": "Fault", "message": f"{fault} ({type(error).__name__})"}
 
 

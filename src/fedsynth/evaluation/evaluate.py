@@ -196,7 +196,8 @@ def evaluate(
         wanted = (*FIRST, *(["attribute-disclosure"] if sensitive or known else []))
     for name in wanted:
         if name not in EVALUATED:
-            raise InvalidParameter(f"no metric named {name!r}; {nearest(name, EVALUATED)}")
+            own = " (only fedsynth bench computes metrics of your own)" if ":" in name else ""
+            raise InvalidParameter(f"no metric named {name!r}{own}; {nearest(name, EVALUATED)}")
     for suite in suites:
         find_suite(suite)
     if repeats < 1:

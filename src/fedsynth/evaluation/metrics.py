@@ -164,7 +164,9 @@ def find_metric(name: str) -> Measure:
         return METRICS[name]
     if name in other:
         return cast(Measure, load(other[name]))
-    raise Unsupported(f"no metric named {name!r}; {nearest(name, METRICS)}, or name package.module:function")
+    raise Unsupported(
+        f"no metric named {name!r}; for one of your own write package.module:function; {nearest(name, METRICS)}"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -641,12 +641,13 @@ class Federation:
             if reply.code == "refused":
                 raise Refused(
                     f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "
-                    "reason in the site's audit log (fedsynth account)"
+                    "reason with fedsynth account"
                 )
             if reply.code == "spent":
                 raise BudgetExceeded(
-                    f"site {reply.site} has no budget left for step {head.step} ({head.verb} {head.kind}); ask for "
-                    "less, or ask its steward to raise the limit"
+                    f"site {reply.site} has too little budget left for step {head.step} ({head.verb} {head.kind}), of "
+                    "its limit for one run or for all; ask for less, or ask its steward, who sees the limit (fedsynth "
+                    "account), to raise it"
                 )
             if reply.code in ("failed", "lost"):
                 self.lost.append(reply.site)

@@ -179,13 +179,13 @@ class Policy:
         _check_sampling(head, query)
         if agreement.unit.rows < self.unit.rows or agreement.unit.sites < self.unit.sites:
             raise Refused(
-                f"this site protects persons with up to {self.unit.rows} rows at {self.unit.sites} sites; run with at "
-                "least these --rows-per-person and --sites-per-person"
+                f"this site protects persons with up to {self.unit.rows} rows at {self.unit.sites} sites; give the "
+                "job at least these rows_per_person and sites_per_person"
             )
         if agreement.public_sizes != self.size_is_public:
             raise Refused(
                 f"numbers of rows are {_PUBLIC[agreement.public_sizes]} for the run, but "
-                f"{_PUBLIC[self.size_is_public]} at this site; set public sizes alike at the server (--public-sizes) "
+                f"{_PUBLIC[self.size_is_public]} at this site; set public sizes alike in the job (public_sizes) "
                 "and at every site (size_is_public)"
             )
         for wrong in self._contradictions(agreement):
@@ -237,7 +237,10 @@ class Policy:
 
     def _trust(self, agreement: Agreement) -> Trust:
         if agreement.trust not in self.trusts:
-            raise Refused(f"this site does not accept the trust {agreement.trust!r}; it accepts {sorted(self.trusts)}")
+            raise Refused(
+                f"this site does not accept the trust {agreement.trust!r} but {', '.join(sorted(self.trusts))}; change "
+                "the trust of the job, or [policy.trusts] of this site"
+            )
         return self.trusts[agreement.trust]
 
     def _planned(self, agreement: Agreement) -> bool:
@@ -249,14 +252,14 @@ class Policy:
             return bool(agreement.slots)
         said = f"plan {agreement.digest[:12]} is not approved here" if agreement.slots else "the run has no plan"
         raise Refused(
-            f"{said}; this site answers approved plans only: send the plan's file to its data steward, or write "
+            f"{said}; name a plan in the job and have this site's steward approve it ([policy.plans]), or write "
             'plans = "any" into [policy]'
         )
 
     def _contradictions(self, run: Agreement) -> Iterator[str]:
         """Yield what this policy refuses of an agreement, whatever is asked."""
         if self.methods and run.method not in self.methods:
-            yield f"its method {run.method!r} is not one of {sorted(self.methods)}"
+            yield f"its method {run.method!r} is not {' or '.join(sorted(self.methods))}"
         if run.sites < self.min_cohort:
             yield f"it is for {run.sites} sites, and min_cohort is {self.min_cohort}"
         if run.trust in self.trusts:

@@ -230,7 +230,7 @@ class Site:
             turn.take(found.attached)
             turn.check_noise()
         except Exception as error:
-            return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
+            return self._turn_down("refused", digest, reason_of(error), run=found.head.run, step=found.head.step)
         return self._answer(turn, digest)
 
     def _answer(self, turn: _Turn, digest: str) -> bytes:
@@ -259,12 +259,14 @@ class Site:
             code, reason = "failed", reason_of(error)
         return self._turn_down(code, digest, reason, turn.request.head)
 
-    def _turn_down(self, code: Code, digest: str, reason: str, head: QuestionHead | None = None, **more: str) -> bytes:
+    def _turn_down(
+        self, code: Code, digest: str, reason: str, head: QuestionHead | None = None, **more: object
+    ) -> bytes:
         """Record in the audit log, for the steward alone, why a message is not answered; return the code as answer."""
         _log.warning("site %s: %s: %s", self.name, code, reason)
         known = {"run": "", "step": 0, "verb": "", "kind": "", "agreement": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
-        last = self.account.note(code, request=digest, reason=reason, **facts, **more)
+        last = self.account.note(code, request=digest, reason=reason, **{**facts, **more})
         return _naming(digest, write_answer(code, AuditPosition.signed(self._seed, self.name, *last)))
 
 

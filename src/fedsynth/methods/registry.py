@@ -175,7 +175,14 @@ def method(
 
 
 def stated(synthesizer: Synthesizer, federation: Federation) -> Synthesizer:
-    """Return a fitted synthesizer with its run's privacy statement and the summary of its ledger."""
+    """Return a fitted synthesizer with its run's privacy statement and the summary of its ledger.
+
+    Raises :class:`Unsupported` if what a method returned is no synthesizer.
+    """
+    from fedsynth.models.synthesizer import Synthesizer
+
+    if not isinstance(synthesizer, Synthesizer):
+        raise Unsupported(f"fit returned {type(synthesizer).__name__!r}; let the method return a Synthesizer")
     return dataclasses.replace(synthesizer, statement=federation.statement, releases=federation.ledger.summary())
 
 

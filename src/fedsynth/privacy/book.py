@@ -763,15 +763,19 @@ def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> 
     """Refuse a charge whose ``cost``, on top of what is spent (``total``; ``in_run``), is beyond one of its limits."""
     if cost == Cost():
         return  # public facts cost nothing, and are answered even if the budget is used up
-    limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
+    own, planned = "per_run in [policy]", "the plan's budget"
+    limits = [
+        ("in total", "budget in [policy]", charge.total, total),
+        ("in this run", own if charge.slots is None else planned, charge.per_run, in_run),
+    ]
     if charge.own is not None:
-        limits.append(("in this run, by this site's own limit", charge.own, in_run))
-    for scope, limit, before in limits:
+        limits.append(("in this run", own, charge.own, in_run))
+    for scope, name, limit, before in limits:
         if not limit.covers(before + cost):
             raise BudgetExceeded(
                 f"the question costs {limit.measure} = {limit.price(cost):.6g}, and {limit.measure} = "
-                f"{limit.price(before):.6g} of {limit.amount:.6g} is spent {scope}; ask a cheaper question, or ask the "
-                "site's data steward to raise the limit"
+                f"{limit.price(before):.6g} of {limit.amount:.6g} is spent {scope}, where {name} is epsilon = "
+                f"{limit.epsilon:g} at delta = {limit.delta:g}; ask a cheaper question, or have that limit raised"
             )
 
 

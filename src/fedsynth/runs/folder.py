@@ -162,8 +162,8 @@ class RunFolder:
             return trust
         if trust.sums and trust.sums.turns > 1 and not roster:
             raise FedsynthError(
-                f"{self.run_file} names no identity keys, on which the noise of the trust {trust.name!r} depends; run "
-                "it again with this version"
+                f"{self.run_file} names no identity keys, on which the noise of the trust {trust.name!r} depends; "
+                "restore the file as the run wrote it"
             )
         return trust.with_roster(roster)
 

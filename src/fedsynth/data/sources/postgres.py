@@ -333,8 +333,8 @@ def counted_value(column: Column, family: str, typed: str, missing_values: Seque
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:
         raise Unsupported(
-            f"column {column.name!r} holds text but the schema declares a {column.kind} column; let the site read its "
-            "rows, or cast the column in a view"
+            f"column {column.name!r} holds text but the schema declares a {column.kind} column; cast the column "
+            "in a view, or let the site read its rows (without counted in site.toml)"
         )
     cast, kind = _COUNTED[role_of(column), family]
     value = cast.format(value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +121,8 @@ def account(
     Of a site, it shows what is spent, the cost to one person of the stated unit (the largest that the policy has
     demanded so far), and its open runs, which are not closed yet. The last questions of each are listed with their keys
     (a key is the SHA-256 of the coordinator's public keys and the question's digest, as in an extract) and the bytes
-    that the account holds for them, and all of them with --json. While `fedsynth site serve` runs, it closes the runs
+    that the account holds for them, and all of them with --json. The last messages that the site did not answer follow,
+    each with the reason. While `fedsynth site serve` runs, it closes the runs
     that have asked nothing for keep_runs_days (in [policy] of site.toml, default 14).
 
     A site that was restored from a backup refuses every request if the coordinator has seen later audit rows; its log
@@ -267,6 +270,13 @@ def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]
             f"{one['bytes']:,} bytes"
             for one in asked[-_LISTED:]
         ]
+    refusals = deque((json.loads(row) for row in book.export() if '"reason":' in row), _LISTED)
+    if refusals:
+        lines.append("the last messages that were not answered:")
+    for one in refusals:
+        asked_for = f"run {one['run']}, step {one['step']}: " if one.get("run") else ""
+        why = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in one["reason"])  # for a terminal
+        lines.append(f"  row {one['row']}, {one['time'][:16]}: {asked_for}{one['outcome']}: {why}")
     repriced = None
     with contextlib.suppress(errors.Refused):
         repriced = book.spent_under(config.policy.change)
@@ -278,6 +288,7 @@ def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]
         "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
         "exact_releases": book.exact,
         "open_runs": runs,
+        "refusals": list(refusals),
     }
     return facts, lines
 

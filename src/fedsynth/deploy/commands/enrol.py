@@ -98,8 +98,8 @@ def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_count
     say(
         json_,
         facts,
-        f"{folder} is the folder of site {request.site}; its keys stay there. Make a backup with `fedsynth site\n"
-        f"backup` after every run, and never restore an older one.\n\n"
+        f"{folder} is the folder of site {request.site}; its keys stay there. Make a backup (fedsynth backup)\n"
+        "after every run, and never restore an older one.\n\n"
         f"Send {path} to the coordinator by any channel: it holds no secret. Read out its fingerprint by phone:\n\n"
         f"    {request.fingerprint}\n\n"
         f"Meanwhile, edit {folder / 'site.toml'} (where the rows are, what this site agrees to), then run\n"

@@ -200,4 +200,4 @@ class FileAnswerer:
 
 def _said(reply: bytes) -> str:
     code = code_of(reply)
-    return code if code == "answered" else f"{code}; the reason is in this site's log and in its audit"
+    return code if code == "answered" else f"{code}; this site's log and fedsynth account have the reason"
