@@ -187,6 +187,24 @@ def test_all_sites_have_one_roster_which_all_have_signed(complete):
     assert pub == (complete.home("north") / "node-key.pub").read_text()
 
 
+def test_a_check_says_whether_the_policy_refuses_the_run_of_the_invitation(copy):
+    home = copy.home("north")
+    run_named = load(home / "invitation.toml", Invitation).terms
+    assert f"ok       intended run: the invitation names {run_named.method}" in run("site", "check", home)[1]
+    text = (home / "site.toml").read_text()
+    for entry, mine, says in (
+        ("methods", '["mst"]', "methods are mst"),
+        ("per_run", "{ epsilon = 0.01, delta = 1e-6 }", "per_run is epsilon 0.01 at delta 1e-06"),
+        ("unit", "{ rows = 7, sites = 1 }", "unit is rows = 7, sites = 1"),
+    ):
+        lines = [line for line in text.splitlines() if not line.startswith(f"{entry} = ")]
+        at = lines.index("[policy]")
+        (home / "site.toml").write_text("\n".join([*lines[: at + 1], f"{entry} = {mine}", *lines[at + 1 :]]) + "\n")
+        said = run("site", "check", home)[1]
+        assert "warning  intended run" in said
+        assert f"and [policy] refuses it: {says}" in said
+
+
 def test_certificates_verify_and_say_who_may_do_what(complete):
     server = complete.root / "server"
     authority = x509.load_pem_x509_certificate((server / "ca.crt").read_bytes())

@@ -29,7 +29,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 import fedsynth
 from fedsynth.deploy.certificates import Authority, pem, private_bytes
-from fedsynth.deploy.host.config import ROSTER, SiteConfig, load_site_config
+from fedsynth.deploy.host.config import INVITATION, ROSTER, SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import is_exposed
 from fedsynth.deploy.host.state import create_state, make_node_key, public_part, site_secret
 from fedsynth.deploy.roster import (
@@ -51,7 +51,6 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Schema
 
-INVITATION = "invitation.toml"  # in the site's folder: the invitation that it was made from
 AUTHORITY = "authority/ca.key"  # the private key of the certificate authority, to be kept offline
 _PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTILINE)
 

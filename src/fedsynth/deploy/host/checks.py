@@ -29,15 +29,16 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsynth.deploy.host.config import SiteConfig
+from fedsynth.deploy.host.config import INVITATION, SiteConfig
 from fedsynth.deploy.host.rows import load_rows, person_limit, rows_in_place
 from fedsynth.deploy.host.state import among_peers, open_account, public_part, site_secret
+from fedsynth.deploy.roster import Invitation, load
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError, said
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import Cost
+from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import with_lines
 
@@ -393,6 +394,8 @@ def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     """
     for name, look in (("rows", _rows), ("account", _account), ("policy", _policy)):
         yield _found(name, look, config)
+    if (config.folder / INVITATION).is_file():
+        yield _invited(config)
     yield _ok("coordinator", f"answers the coordinator of key {config.coordinator.hex()[:16]}... alone")
     yield _roster(config)
     yield check_roots(config.root_certificates)
@@ -522,6 +525,27 @@ def _policy(config: SiteConfig) -> str:
         f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
         f"{len(config.peers)} sites in the roster{others}{exact}"
     )
+
+
+def _invited(config: SiteConfig) -> PreflightCheck:
+    """Compare the run that the invitation names with the policy, which may rightly refuse it."""
+    run, policy = load(config.folder / INVITATION, Invitation).terms, config.policy
+    asked, limit = Budget(run.epsilon, run.delta), policy.per_run or policy.budget
+    told = f"the invitation names {run.method} under {run.trust}, epsilon {run.epsilon:g} at delta {run.delta:g}"
+    against = []
+    if policy.methods and run.method not in policy.methods:
+        against.append(f"methods are {', '.join(sorted(policy.methods))}")
+    if run.trust not in policy.trusts:
+        against.append(f"trusts are {', '.join(sorted(policy.trusts)) or 'none'}")
+    if not (policy.plans or policy.exact or limit.covers(Cost.of(asked.amount, pure=asked.pure))):
+        which = "per_run" if policy.per_run else "budget"
+        against.append(f"{which} is epsilon {limit.epsilon:g} at delta {limit.delta:g}")
+    if run.rows_per_person < policy.unit.rows or run.sites_per_person < policy.unit.sites:
+        against.append(f"unit is rows = {policy.unit.rows}, sites = {policy.unit.sites}")
+    if not against:
+        return _ok("intended run", told)
+    mend = "if it shall refuse that run, nothing; else change site.toml, or agree on another run with the coordinator"
+    return _warning("intended run", f"{told}, and [policy] refuses it: {'; '.join(against)}", mend)
 
 
 def _roster(config: SiteConfig) -> PreflightCheck:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedsynth.rows import Source
 
 FILE = "site.toml"
+INVITATION = "invitation.toml"  # beside it: the invitation that the folder was made from
 ROSTER = "roster.toml"  # beside it: all sites with their keys, from the admission
 FORMAT = 1  # of the file; a file without a number has this format
 _MARK = "fedsynth_site"
