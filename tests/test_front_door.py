@@ -17,6 +17,7 @@ from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.local import LocalNoise
 from fedsynth.methods.oneshot import OneShot
+from fedsynth.methods.registry import name_of
 from fedsynth.rows import Table
 
 SCHEMA = fs.Schema(
@@ -127,6 +128,7 @@ def test_a_target_is_given_by_its_name_and_methods_and_trusts_as_objects_too() -
     made = fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method=OneShot(), trust=LocalNoise(), seed=2)
     assert made.statement is not None
     assert made.statement.terms.trust == "local"
+    assert made.info["method"] == name_of(OneShot()) == "oneshot"
     assert fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="tda", target="income").info["method"] == "tda"
     with pytest.raises(SchemaError, match="no column 'incom' in the schema; did you mean 'income'"):
         fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, target="incom")

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.methods import Method, all_methods, find_method
-from fedsynth.methods.registry import declared, options_of
+from fedsynth.methods.registry import declared, name_of, options_of
 from fedsynth.privacy.cost import ONE_ROW, Unit
 from fedsynth.progress import Progress, shown
 from fedsynth.rows import Table
@@ -137,7 +137,7 @@ def fit(
     if target and isinstance(method, str) and "target" in options_of(find_method(method).kind):
         given.setdefault("target", target)
     job = Job(
-        method if isinstance(method, str) else type(method).__name__,
+        method if isinstance(method, str) else name_of(method),
         epsilon,
         delta,
         trust=trust if isinstance(trust, str) else trust.name,

@@ -13,8 +13,9 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
-from fedsynth.cli.options import progress_bar, say
+from fedsynth.cli.options import say
 from fedsynth.files import read_text, write_whole
+from fedsynth.progress import shown
 from fedsynth.runs.job import Job
 
 _COMPARED = ("epsilon", "delta", "records", "schema", "partition", "trust", "trust_options", "options")
@@ -88,7 +89,7 @@ def compare(
             f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}"
         )
     rows = read_rows(data, Path(made.schema) if made.schema else None, made.records)
-    with progress_bar(json_) as progress:
+    with shown(not json_) as progress:
         found = compare_methods(
             rows,
             rows.schema,
@@ -189,7 +190,7 @@ def bench(
     folder = Path(data_dir or os.environ.get("FEDSYNTH_DATA") or spec.parent).resolve()
     place = Path("bench-results") / spec.stem if out is None else out
     try:
-        with progress_bar(json_) as progress:
+        with shown(not json_) as progress:
             held, failed = benches.run_grid(todo, folder, place, jobs, progress)
     except KeyboardInterrupt:
         print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command resumes", file=sys.stderr)

@@ -12,10 +12,11 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields, spelled
-from fedsynth.cli.options import harmless, progress_bar, say, score_table
+from fedsynth.cli.options import harmless, say, score_table
 from fedsynth.files import Records, load_object, write_whole
 from fedsynth.plugins import named
 from fedsynth.privacy.device import Device, computing_on
+from fedsynth.progress import shown
 from fedsynth.runs.job import DEMO_DATA, Job
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def simulate(
         raise errors.InvalidParameter("--epsilon and --delta are required, for example --epsilon 1 --delta 1e-6")
     else:
         made = job(**{"delta": 0.0, **job.keywords})
-    with computing_on(device), progress_bar(json_) as progress:
+    with computing_on(device), shown(not json_) as progress:
         outcome = run_simulated(made, out, force=force, progress=progress)
         evaluation, unmeasured = None, ""
         try:
@@ -102,7 +103,7 @@ def demo(*, out: Path = Path("fedsynth-demo"), force: bool = False, json_: bool 
 
     target = "physical_limitation"
     job = Job("auto", 1.0, 1e-6, data=DEMO_DATA, partition="label-skew:0.5", holdout=0.1, target=target)
-    with progress_bar(json_) as progress:
+    with shown(not json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
         page, evaluation = named("fedsynth.evaluation.run_files:report_run")(out, progress)
     _report(job, outcome, out, json_, evaluation, page)

@@ -162,31 +162,6 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
                 logger.removeHandler(handler)
 
 
-@contextmanager
-def progress_bar(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A context manager that yields ``progress(what, done, total)``, which shows progress bars on standard error.
-
-    It does nothing if standard error is no terminal or ``json_`` is true.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if json_ or not console.is_terminal:
-        yield lambda what, done, total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        tasks: dict[str, Any] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield report
-
-
 def score_table(scores: list[Any]) -> str:
     """Return scores (:class:`~fedsynth.evaluation.score.Score`) as a table of text, each beside that of real rows."""
     width = max([len(score.name) for score in scores], default=0)

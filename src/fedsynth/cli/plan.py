@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
-from fedsynth.cli.options import progress_bar, say
+from fedsynth.cli.options import say
+from fedsynth.progress import shown
 from fedsynth.runs.job import Job
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def plan(
         )
     agreed = Schema.load(schema)
     found = []
-    with progress_bar(json_) as progress:
+    with shown(not json_) as progress:
         for name, count, budget in cases:
             one = job(method=name, epsilon=budget, sites=_whole("--sites", count))
             declared, options = find_method(name), one.build_method(agreed)
@@ -197,7 +198,7 @@ def advise(
     from fedsynth.schema import Schema
 
     made = job(method="auto")
-    with progress_bar(json_) as progress:
+    with shown(not json_) as progress:
         found = api.advise(
             Schema.load(schema),
             rows=rows,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import progress_bar, say, score_table
+from fedsynth.cli.options import say, score_table
 from fedsynth.files import Records
+from fedsynth.progress import shown
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
@@ -172,7 +173,7 @@ def evaluate(
     made = read_whole(synthetic, plain, agreed, written_kind(synthetic))
     evidence = EvaluationTables(whole(real), made, unseen, agreed=agreed)
     _announce(evidence, target, full, json_, max_rows)
-    with progress_bar(json_) as progress:
+    with shown(not json_) as progress:
         evaluation = measure(
             evidence,
             full=full,
@@ -259,7 +260,7 @@ def report(
         evidence = run_evidence(folder)
         target = target or (read_scores(folder).target if stored else "")
         _announce(evidence, target or folder.job.target, full, json_)
-        with progress_bar(json_) as progress:
+        with shown(not json_) as progress:
             evaluation = measure_run(
                 folder, evidence, target=target, sensitive=sensitive, known=_split(known), full=full, progress=progress
             )

@@ -243,6 +243,13 @@ def declared(kind: Any, name: str) -> Registration:
     return dataclasses.replace(_DECLARED.get(kind) or Registration(name, kind), name=name)
 
 
+def name_of(method: Method) -> str:
+    """Return the name under which :func:`find_method` finds a method's class."""
+    kind = type(method)
+    known = _DECLARED.get(kind)
+    return known.name if known else f"{kind.__module__}:{kind.__qualname__}"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The written form of options
 
