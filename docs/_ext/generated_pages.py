@@ -275,8 +275,8 @@ def exit_codes() -> dict[str, str]:
     lines = [f"| {code} | `{name}` | {text} |" for code, name, text in rows]
     head = (
         "# Errors and exit codes\n\nEvery error that fedsynth raises for its users is one of these, and ends a command "
-        "with the code beside it. The other codes are 0 (done), 1 (a fault of fedsynth's own) and 130 (stopped by the "
-        "user); "
+        "with the code beside it. The other codes are 0 (done), 1 (a fault of fedsynth's own), 130 (stopped by the "
+        "user) and 141 (nobody reads the output any more); "
         "[the page about the command line](../cli.md#exit-codes) says what each code means for single commands. With "
         "`--json` the class is in `error`, its text in `message` and the code in `exit_code`.\n\n"
         "| code | error in Python | meaning |\n|---|---|---|\n"

@@ -322,3 +322,10 @@ def _model(folder: Path) -> Path:
         data.write_text("age,income\n" + "30,low\n41,high\n52,low\n" * 20)
         assert run("simulate", "--data", data, *BUDGET, "--sites", 2, "--out", folder / "r") == 0
     return folder / "r" / "model.fedsynth"
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_word():
+    command = f"{sys.executable} -c 'from fedsynth.cli.app import main; main()' simulate --help-all"
+    script = f"{command} | true; echo ${{PIPESTATUS[@]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("141 0\n", "")

@@ -2,12 +2,15 @@
 
 Exit codes (documented in docs/cli.md): 0 done; 1 a bug in fedsynth; 2 wrong usage, or a file that cannot be used; 3 a
 table or schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error,
-explained by its message; 9 files have to be carried; 130 stopped by the user.
+explained by its message; 9 files have to be carried; 130 stopped by the user; 141 nobody
+reads the output any more.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
 import traceback
 import warnings
@@ -212,6 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         except errors.FedsynthError as error:
             _fail(type(error).__name__, str(error), errors.exit_code(error), json_)
         except OSError as error:
+            if isinstance(error, BrokenPipeError) and _unread():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes what is left at its end
+                raise SystemExit(141) from error
             _fail("OSError", errors.explained(error), 2, json_)
         except Exception as error:
             if log is None:
@@ -223,6 +229,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 "this is a bug in fedsynth, or in a method, metric or source of your own; please report one in fedsynth"
             )
             _fail("Fault", f"{said} {where}", 1, json_)
+
+
+def _unread() -> bool:
+    """Return whether standard output is a pipe that nobody reads any more, as after `| head`."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _log_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
