@@ -306,7 +306,7 @@ def test_a_method_without_a_vault_says_what_to_use_instead(name):
 
 @pytest.mark.parametrize("name", [name for name, one in DECLARED.items() if not one.private])
 def test_a_method_that_is_not_private_needs_a_policy_that_allows_exact_releases_and_says_so(name):
-    with pytest.raises(Refused, match="audit"):
+    with pytest.raises(Refused, match="fedsynth account"):
         METHODS[name].fit(world(name, "trusted", exact=False))
     federation = world(name, "trusted")
     METHODS[name].fit(federation)

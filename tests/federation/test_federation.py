@@ -510,7 +510,7 @@ def test_a_release_without_noise_voids_the_guarantee_at_both_ends(network):
 def test_sites_refuse_releases_without_noise(network, trust):
     federation = start(network, trust=trust)
     for ask in (federation.sum, federation.each):
-        with pytest.raises(Refused, match=r"site-000 refused step .*audit log"):
+        with pytest.raises(Refused, match=r"site-000 refused step .*fedsynth account"):
             ask(QUERY, EXACT)
     with pytest.raises(Refused):
         federation.choose(scores(), EXACT)

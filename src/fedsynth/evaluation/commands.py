@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.rows import Table
 
+_AT_ONCE = 3.0  # seconds
 _LARGEST_SEED = 2**31 - 1  # scikit-learn's learners refuse seeds beyond 32 bits
 
 
@@ -286,12 +287,12 @@ def _headed(about: ReportTitle, title: str, owner: str) -> ReportTitle:
 
 
 def _announce(evidence: EvaluationTables, target: str, full: bool, json_: bool, max_rows: int = 20_000) -> None:
-    """Say on standard error how long the measurement takes, before it starts."""
+    """Say on standard error how long the measurement takes, before it starts, unless it is over at once."""
     from fedsynth.evaluation.evaluate import forecast
 
     first, all_ = (forecast(evidence, target=target, full=one, max_rows=max_rows) for one in (False, True))
     said = f"about {all_:.0f} s of one core" if full else f"about {first:.0f} s of one core (--full: {all_:.0f} s)"
-    if not json_:
+    if not json_ and (all_ if full else first) >= _AT_ONCE:
         print(f"Measuring: {said}.", file=sys.stderr)
 
 
