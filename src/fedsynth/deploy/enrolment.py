@@ -61,8 +61,8 @@ _PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTIL
 def check_folder(invitation: Invitation, folder: Path) -> bool:
     """Return whether a site's folder was made by :func:`join` from this invitation, or is yet to be made.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for a
-    folder made from another invitation, one that holds other files, and a path that is no folder.
+    Raises :class:`~fedsynth.errors.FedsynthError` for a folder made from another invitation, one that holds other
+    files, and a path that is no folder.
     """
     if not folder.is_dir():
         if folder.exists():
