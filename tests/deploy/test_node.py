@@ -186,8 +186,7 @@ def test_a_site_that_answers_an_earlier_run_says_that_it_is_busy(tmp_path, world
     for root, every in ((first, 60.0), (second, 0.0)):
         lay_out(root, tables, SCHEMA, "local", "oneshot", budget=BUDGET, deadline=300.0, answer_every=every)
     run = world.submit_job(first)
-    wait_for("the question", lambda: asked(first), 60)
-    time.sleep(2)
+    wait_for("the answers", lambda: all(one.spent().rho for one in accounts(first).values()), 60)
     world.control.stop(run)
     world.use(second)
     shown = completed(world.deploy_run(second), 240)
