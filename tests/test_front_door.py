@@ -63,7 +63,9 @@ def test_from_a_frame_to_a_report(tmp_path: Path) -> None:
         made, train=train, holdout=held, target="income", metrics=["column-similarity", "membership-inference"]
     )
     found.to_html(tmp_path / "report.html")
-    assert "membership" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "membership" in page
+    assert str(made.statement).splitlines()[0] in page
     attack = next(score for score in found.scores if score.metric == "membership-inference")
     assert math.isfinite(attack.bound)  # that of the synthesizer's own guarantee
     assert "membership AUC" in str(found)

@@ -321,7 +321,7 @@ def test_a_number_that_is_none_is_called_not_defined():
 
 def test_without_a_run_the_page_says_so_and_has_no_ledger():
     found = page(evaluation())
-    assert "two files were compared" in found.sections["summary"]
+    assert "two tables were compared" in found.sections["summary"]
     assert "it states no guarantee" in found.sections["privacy"]
     assert "ledger" not in found.sections
     assert "#ledger" not in [one["href"] for one in found.all("a")]

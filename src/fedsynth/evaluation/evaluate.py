@@ -51,12 +51,16 @@ LogLikelihood = Callable[[Table], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class ReportTitle:
-    """Title block of a report; ``date`` (of the measurement) is in ISO 8601, and an unknown field is empty."""
+    """Title block of a report; ``date`` (of the measurement) is in ISO 8601, and an unknown field is empty.
+
+    ``guarantee`` is the statement of the synthesizer, of a report that is not about a run.
+    """
 
     title: str = ""
     owner: str = ""
     data: str = ""
     date: str = ""
+    guarantee: str = ""
 
 
 @dataclass(frozen=True)

@@ -73,12 +73,14 @@ def evaluate(
     """
     real = pd.concat(list(train.values()), ignore_index=True) if isinstance(train, Mapping) else train
     neighbours: Neighbours = "add-remove"
+    said = ""
     if isinstance(synthetic, Synthesizer):
         schema, stated = synthetic.schema, synthetic.statement
         log_likelihood = log_likelihood or synthetic.log_likelihood
         if stated is not None and guarantee is None:
             unit, neighbours = stated.terms.unit, stated.terms.neighbours
             guarantee = stated.limit if stated.private and not stated.seeded else None
+        said = "" if stated is None else str(stated)
         synthetic = synthetic.sample(len(real), seed)
     if schema is None:
         raise InvalidParameter("a frame of synthetic rows needs the schema that the sites agreed on: pass schema=...")
@@ -107,7 +109,7 @@ def evaluate(
             seed=seed,
             progress=report,
         )
-    return replace(found, about=ReportTitle(date=datetime.date.today().isoformat()))
+    return replace(found, about=ReportTitle(date=datetime.date.today().isoformat(), guarantee=said))
 
 
 def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema, person: str = "") -> Table:
