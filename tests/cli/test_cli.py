@@ -483,7 +483,7 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert "Report on the synthetic version of data.csv" in (run / "report.html").read_text()
     day = datetime.date.fromisoformat(said["about"]["date"])
     assert first_day <= day <= datetime.date.today()  # at midnight, two days
-    assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": day.isoformat()}
+    assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": day.isoformat(), "guarantee": ""}
     again = answer("report", run, "--title", "Members", "--owner", "The <Office>")
     assert again["about"] == {**said["about"], "title": "Members", "owner": "The <Office>"}
     assert answer("report", run)["about"] == again["about"]  # kept, and not measured again
