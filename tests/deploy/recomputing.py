@@ -52,6 +52,12 @@ def _reopen(account: Path) -> None:
             records.put(run._replace(closed=0, rows=""))
 
 
+def _copy(account: Path, to: Path) -> None:
+    with contextlib.closing(sqlite3.connect(account)) as source, contextlib.closing(sqlite3.connect(to)) as copied:
+        source.backup(copied)
+    to.chmod(0o600)
+
+
 def recomputed(
     root: Path, folder: Path, transport: Callable[[Sequence[Site]], Transport] = InProcess
 ) -> tuple[bytes, bytes]:
@@ -60,7 +66,10 @@ def recomputed(
     Nothing but the salts of questions and of the run is left of what they answered (:func:`keep_salts`, called before
     the run): every reply is computed anew.
     """
-    shutil.copytree(root, folder, ignore=shutil.ignore_patterns("runs", "transcript", "seen.json", "lock"))
+    left = ("runs", "transcript", "seen.json", "lock", "account.sqlite*")
+    shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*left))
+    for account in root.glob("sites/*/state/account.sqlite"):  # which the site may be writing
+        _copy(account, folder / account.relative_to(root))
     drop_triggers(folder)
     job = Job.load(folder / "job.toml")
     sites = []
