@@ -34,7 +34,7 @@ from fedsynth.federation.query import (
 )
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.resolution import NoiseRecord
-from fedsynth.federation.transport import Message, Transport
+from fedsynth.federation.transport import Message, Recorded, Transport
 from fedsynth.federation.trust import (
     Aggregation,
     Released,
@@ -696,3 +696,25 @@ class Federation:
                 "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
                 "charged"
             )
+
+
+def begun(
+    terms: Terms,
+    trust: Trust,
+    transport: Transport,
+    *,
+    run: str,
+    rng: np.random.Generator,
+    secret: bytes,
+    coordinator: Keys,
+    identities: Mapping[str, bytes],
+) -> Federation:
+    """Return a :class:`Federation` of all sites that has asked nothing yet, simulated or over a network.
+
+    Its sums are recorded where the ``transport`` records messages (:class:`~fedsynth.federation.transport.Recorded`).
+    """
+    released = transport.released if isinstance(transport, Recorded) else record_nothing
+    ledger, sites = Ledger(terms.budget), tuple(identities)
+    return Federation(
+        terms, ledger, trust, transport, sites, rng, run, secret, coordinator, identities, released=released
+    )

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import DataWarning, FedsynthError, SchemaError, Unsupported, listed
-from fedsynth.federation.federation import Federation, record_nothing
+from fedsynth.federation.federation import Federation, begun
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery
@@ -29,7 +29,6 @@ from fedsynth.keys import Keys
 from fedsynth.persons import identify, keep_rows, keep_sites
 from fedsynth.privacy.book import Book, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
-from fedsynth.privacy.ledger import Ledger
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -142,28 +141,23 @@ def federate(
         )
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
-    channel, released = transport(sites), record_nothing
+    channel = transport(sites)
     if transcript is not None:
         channel = recorded = Recorded(channel, transcript, kinds)
-        released = recorded.released
         if trust.sums and trust.sums.turns > 1 and transport is InProcess:
             recorded.start_sums_over()
-    return Federation(
+    federation = begun(
         terms,
-        Ledger(budget),
         trust,
         channel,
-        tuple(encoded),
-        np.random.default_rng(int.from_bytes(_secret(source, "draws of the run")) if seed is None else seed),
-        run,
-        _secret(source, "server"),
-        coordinator,
-        identities,
-        sizes={name: table.rows_read for name, table in encoded.items()} if public_sizes else None,
-        seeded=seed is not None,
-        progress=progress,
-        released=released,
+        run=run,
+        rng=np.random.default_rng(int.from_bytes(_secret(source, "draws of the run")) if seed is None else seed),
+        secret=_secret(source, "server"),
+        coordinator=coordinator,
+        identities=identities,
     )
+    sizes = {name: table.rows_read for name, table in encoded.items()} if public_sizes else None
+    return replace(federation, sizes=sizes, seeded=seed is not None, progress=progress)
 
 
 def _encode(

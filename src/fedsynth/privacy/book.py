@@ -18,10 +18,9 @@ Rule 4: the totals are the costs to one person of the book's unit, under its nei
 Rule 5: an audit row consists of the request, its cost or the reason why it was not answered, and the running totals,
     without any value or row of the table. The reason is an error's text; fedsynth's own sources of rows keep values out
     of theirs. Audit rows form a hash chain (:mod:`~fedsynth.privacy.book_file`).
-Rule 6: nothing that cannot be undone follows from the clock alone, which may be wrong by years for one answer. Runs age
-    by at most a day between two readings of it (:class:`~fedsynth.privacy.book_file.ClockRecord`). The times in
-    audit rows are for people; the hour in which messages without cost are counted only decides how many of them get
-    audit rows of their own.
+Rule 6: nothing that cannot be undone follows from the clock alone, which may be wrong by years. Runs age by at most a
+    day between two readings of it (:class:`~fedsynth.privacy.book_file.ClockRecord`). Times in audit rows are for
+    people; the hour of a message without cost only decides whether it gets an audit row of its own.
 
 A charge at audit row r means that an answer *may* have left the site since then.
 """

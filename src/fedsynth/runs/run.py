@@ -20,7 +20,7 @@ import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.agreement import Agreement
-from fedsynth.federation.federation import Federation
+from fedsynth.federation.federation import Federation, begun
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
@@ -169,23 +169,22 @@ def run_deployed(
     with claimed(state), trust.connected(folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
         witness = WitnessTransport(transport, folder / "state" / "seen.json")
-        recorded = Recorded(watch(witness), state / "transcript")
-        federation = Federation(
+        federation = begun(
             terms,
-            Ledger(job.budget),
             trust,
-            recorded,
-            deployment.sites,
-            np.random.default_rng(seed),
-            deployment.run,
-            secret,
-            coordinator,
-            identities,
+            Recorded(watch(witness), state / "transcript"),
+            run=deployment.run,
+            rng=np.random.default_rng(seed),
+            secret=secret,
+            coordinator=coordinator,
+            identities=identities,
+        )
+        federation = replace(
+            federation,
             min_sites=deployment.least,
             agreed=agreed,
             rfc4180=True,
             seen=witness.seen,
-            released=recorded.released,
             progress=progress,
         )
         if job.public_sizes:
