@@ -20,8 +20,9 @@ def mask(total: NDArray[np.uint64], key: bytes, *, add: bool) -> None:
     """
     operation = np.add if add else np.subtract
     stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-    buffer = bytearray(8 * _CHUNK + 15)  # update_into asks for a block more than it fills
-    words = np.frombuffer(buffer, dtype="<u8", count=_CHUNK)
+    size = min(_CHUNK, total.size)
+    buffer = bytearray(8 * size + 15)  # update_into asks for a block more than it fills
+    words = np.frombuffer(buffer, dtype="<u8", count=size)
     zeros = memoryview(_ZEROS)
     for start in range(0, total.size, _CHUNK):
         part = total[start : start + _CHUNK]
