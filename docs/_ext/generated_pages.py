@@ -156,7 +156,8 @@ def _command(path: str, one: App) -> Iterator[str]:
     text, _, examples = re.split(r"(\n\nExamples?:\n\n|\Z)", text, maxsplit=1)
     yield _with_code(text)
     if examples:
-        shown = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*fedsynth )", examples)]
+        blocks = re.split(r"\n\s*\n|\n(?=\s*fedsynth )", examples.replace("\\\n", ""))
+        shown = [" ".join(block.split()) for block in blocks]
         yield "```console\n" + "\n".join(f"$ {line}" for line in shown if line) + "\n```"
     described = [_parameter(option) for option in command.options] if isinstance(command, Command) else []
     if described:
@@ -194,8 +195,12 @@ def setting(field: msgspec.structs.FieldInfo, kind: type) -> str:
 
 
 def _with_code(text: str) -> str:
-    """Return a help text as Markdown, with the options that it names as code."""
-    return re.sub(r"(?<![\w`-])(--[a-z][\w-]*)", r"`\1`", text.replace("*", "\\*"))
+    """Return a help text as Markdown; options that it names outside of code become code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    options = r"(?<![\w-])(--[a-z][\w-]*)"
+    return "".join(
+        part if at % 2 else re.sub(options, r"`\1`", part.replace("*", "\\*")) for at, part in enumerate(parts)
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
