@@ -102,7 +102,7 @@ def restore(archive: Path, folder: Path, /, *, replace: bool = False, json_: boo
         facts = {"made": contents.made, "files": sorted(contents.files)}
         lines = [
             f"{folder}: {contents.name} as of {contents.made}, {len(contents.files)} files",
-            "If the folder's path has changed, correct it in app/pyproject.toml and server/config.toml.",
+            "If the folder's path has changed, correct it in server/config.toml.",
             "If a run has asked anything since the backup was made, write a new name as `run` into the section "
             "[deployment] of job.toml.",
         ]
