@@ -150,7 +150,7 @@ class Policy:
     def check(self, request: Request, schema: Schema) -> None:
         """Raise :class:`Refused` or :class:`InvalidParameter` for a request that this policy does not allow.
 
-        ``schema`` is that of the site's rows.
+        ``schema`` is that of the site's rows. The decision depends on request, schema and policy alone.
         """
         head, query, turn, agreement = request.head, request.query, request.turn, request.agreement
         if agreement.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
@@ -207,7 +207,7 @@ class Policy:
 
         If the run has a plan, its budget is that of the plan, and the slots are those that permit such a question, each
         as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if that is
-        ``None``), and the last value is ``None``.
+        ``None``), and the last value is ``None``. Raises :class:`Refused` for a plan that is not approved.
         """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run
