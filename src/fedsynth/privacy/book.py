@@ -506,13 +506,10 @@ class Book:
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
-            self._close_hour(records, self._clock())  # it may append a row, which would take the number chosen here
             runs, charges = self._lost(records, began or {}, sampled)
             if announced not in (None, charges):
                 raise Refused("the account has changed since these charges were announced; give the command again")
-            head = records.head()
-            number = max(row, head.row) + 1
-            self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
+            number, _ = self._append(records, "restored", {"behind": records.head().row, "seen": row}, above=row)
             records.put(PartRecord(RESTORES, str(number), row.to_bytes(8)))
             for run, lost in zip(runs, charges.runs, strict=True):
                 total = lost.spent + lost.rest
@@ -583,15 +580,18 @@ class Book:
         outcome: str,
         facts: Mapping[str, object],
         cost: Cost | None = None,
-        number: int | None = None,
+        above: int = 0,
         change: ProtectedChange | None = None,
     ) -> tuple[int, bytes]:
-        """Append an audit row, which with a ``change`` re-prices the total; return its number and chain value."""
+        """Append an audit row, with a number over ``above``; return its number and chain value.
+
+        With a ``change``, it re-prices the total. The row of a past hour comes before it.
+        """
         moment = self._clock()
         self._close_hour(records, moment)
         head = records.head()
         head = head if change is None else head.repriced(change)
-        number = head.row + 1 if number is None else number
+        number = max(head.row, above) + 1
         nonce = self._random(f"row {number}")[:16]
         content, chain = head.next_row(number, moment, nonce, outcome, facts, cost)
         records.execute("INSERT INTO audit VALUES (?, ?, ?)", number, content, chain)
