@@ -66,7 +66,10 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """Create ``path`` and its missing parents, accessible to their owner only, and return it; old folders stay."""
+    """Create ``path`` and its missing parents, accessible to their owner only (mode 0700), and return ``path``.
+
+    Existing folders keep their mode.
+    """
     if not path.parent.is_dir():  # Path.mkdir(parents=True) would give the parents the mode of the umask
         private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)

@@ -857,6 +857,21 @@ def test_a_restored_account_with_refusals_of_a_past_hour_is_written_off(row):
     assert sound(account)
 
 
+@pytest.mark.parametrize("readings", [1, 2])
+def test_an_hour_that_ends_while_a_backup_is_written_off_takes_no_row_of_it(readings):
+    """The row of the past hour once got the number chosen for the next one: nothing was written off."""
+    moments = [Clock().moment]
+    account = Book(clock=lambda: moments.pop(0) if len(moments) > 1 else moments[0])
+    account.free_an_hour = 2
+    account.begin(charge())
+    for number in range(5):
+        account.note("refused", request=key(number))
+    moments[:] = [*moments * readings, moments[0] + timedelta(hours=1)]
+    account.restored(1)
+    assert sorted(one["outcome"] for one in rows(account)[3:]) == ["closed", "rejected", "restored", "written off"]
+    assert sound(account)
+
+
 def test_a_row_that_cannot_be_is_not_held(account):
     account.begin(charge())
     for row in (-1, 0, 2, 2**62, 2**80):

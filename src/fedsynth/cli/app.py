@@ -2,8 +2,7 @@
 
 Exit codes (documented in docs/cli.md): 0 done; 1 a bug in fedsynth; 2 wrong usage, or a file that cannot be used; 3 a
 table or schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error,
-explained by its message; 9 files have to be carried; 130 stopped by the user; 141 nobody
-reads the output any more.
+explained by its message; 9 files have to be carried; 130 stopped by the user; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -130,8 +129,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 }
 """All commands under the headings of ``--help``: the place of each one's function, or its own commands, and a summary.
 
-Places start below ``fedsynth``. The summary is the first line of the function's docstring: help does without importing
-it.
+Places start below ``fedsynth``. The summary is the first line of the function's docstring: so help need not import it.
 """
 
 

@@ -217,7 +217,10 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return found
 
     def embedded(self, layout: BatchLayout) -> list[int]:
-        """Return the positions of columns with token vectors, fewest tokens first: all of two or more but the label."""
+        """Return the positions of columns with token vectors, fewest tokens first.
+
+        These are the columns of two or more tokens, except the label.
+        """
         found = [at for at, many in enumerate(layout.tokens) if many > 1 and at != self.label]
         return sorted(found, key=lambda at: layout.tokens[at])
 
@@ -226,7 +229,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return self.embedding * len(self.embedded(layout)) + len(layout.numbers)
 
     def vectors(self, layout: BatchLayout) -> NDArray[np.float32]:
-        """Return the fixed random vectors of tokens, in the order of :meth:`embedded`, equal on every machine."""
+        """Return the fixed random vectors of tokens, ``(tokens, embedding)``, by :meth:`embedded`; equal everywhere."""
         return _vectors(self.logits(layout), self.embedding, self.seed)
 
     def points(self, layout: BatchLayout, batch: EncodedBatch) -> NDArray[np.float32]:
@@ -308,7 +311,10 @@ def ddpm(network: Diffusion) -> list[DenoisingStep]:
 
 
 def ddim(network: Diffusion, steps: int) -> list[DenoisingStep]:
-    """Return ``steps`` even steps (at most all) of the DDIM sampler (Song et al., eta = 0), without fresh noise."""
+    """Return ``steps`` evenly spaced steps (at most all) of the DDIM sampler (Song et al., eta = 0).
+
+    No fresh noise is added. A single step leads from the noisiest time to the row.
+    """
     times = np.unique(np.linspace(0, network.steps - 1, steps).round().astype(np.int64))[::-1]
     if steps == 1:
         times = np.array([network.steps - 1])

@@ -248,7 +248,10 @@ def _pass(
 
 
 def _squared_norms(layers: Sequence[Tensor]) -> Tensor:
-    """Return the squared L2 norm of each row at each layer in float64, shape ``(layers, rows)``, from float32 norms."""
+    """Return the squared L2 norm of each row at each layer in float64, shape ``(layers, rows)``, from float32 norms.
+
+    Overflow gives infinity, and underflow is compensated, as step 1 of the module's proof needs.
+    """
     norms = torch.stack([torch.linalg.vector_norm(layer, dim=1) for layer in layers])
     found: Tensor = norms.double().square_().add_(_UNDERFLOW)
     return found

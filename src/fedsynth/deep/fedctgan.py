@@ -79,7 +79,7 @@ class FedCTGAN:
         return Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
+        """Run the method, if :func:`~fedsynth.deep.training.require_training` and ``require_size`` allow it."""
         from fedsynth.deep.gan import Adversaries, TabularGAN, shares_of
         from fedsynth.models.synthesizer import Synthesizer
 

@@ -83,7 +83,7 @@ class FedTabDiff(TrainingOptions):
         )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
+        """Run the method, if :func:`~fedsynth.deep.training.require_training` and ``require_size`` allow it."""
         import numpy as np
 
         from fedsynth.deep.diffusion import TabularDiffusion

@@ -81,7 +81,7 @@ class FedVAE(TrainingOptions):
         return AutoEncoder(hidden=hidden, latent=self.latent, factor=factor, sigma=sigma)
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method (requirements: :func:`~fedsynth.deep.training.require_training`)."""
+        """Run the method, if :func:`~fedsynth.deep.training.require_training` and ``require_size`` allow it."""
         from fedsynth.deep.vae import TabularVAE
         from fedsynth.models.synthesizer import Synthesizer
 

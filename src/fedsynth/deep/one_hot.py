@@ -116,7 +116,10 @@ def written(scalars: Tensor, hot: Tensor, size: int) -> Tensor:
 
 
 def layers(widths: Sequence[int]) -> Shapes:
-    """Return the shapes of the parameters of consecutive linear layers from the first one's inputs to all outputs."""
+    """Return the shapes of the parameters of consecutive linear layers.
+
+    ``widths`` are the number of inputs of the first layer, then the number of outputs of each.
+    """
     return tuple(shape for pair in itertools.pairwise(widths) for shape in dense(*pair))
 
 

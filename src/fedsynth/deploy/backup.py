@@ -237,7 +237,10 @@ def back_up_server(folder: Path, to: Path) -> BackupContents:
 
 
 def restore_server(archive: Path, folder: Path) -> BackupContents:
-    """Restore a server's backup into a new or empty folder; return its table of contents."""
+    """Restore a server's backup into a new or empty folder; return its table of contents.
+
+    Raises :class:`FedsynthError` for another folder, and for a file that is no complete backup of a server.
+    """
     if folder.is_dir() and any(folder.iterdir()):
         raise FedsynthError(f"{folder} is not empty; move it away, keep it, and restore into a new folder")
     with _unpacked(archive, "server", folder) as (contents, found):

@@ -8,8 +8,8 @@ Rule 1: no file holds a secret. Rule 2: an invitation and a request are authenti
 it out by phone, have the same fingerprint: 30 digits made from the content. A roster is signed by the coordinator,
 whose key was in the invitation; all sites compare its fingerprint with each other, since the coordinator could replace
 a site's key by one of its own. Rule 3: fingerprints and signatures are of a file's content in one canonical form, not
-of its bytes. Rule 4: a signature is bound to its purpose (:mod:`fedsynth.keys`), so that it
-is not valid for another file.
+of its bytes. Rule 4: a signature is bound to its purpose (:mod:`fedsynth.keys`), so that it is not
+valid for another file.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ HOST = "127.0.0.1"
 
 
 class WatchPage(ThreadingHTTPServer):
-    """A web server that shows a run's progress on a live page of this machine, under a secret path."""
+    """A web server that shows a run's progress on a live page of this machine, under a secret path.
+
+    It answers only requests to 127.0.0.1 with that path. Call ``serve_forever()``.
+    """
 
     daemon_threads = True
 

@@ -42,10 +42,10 @@ _NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
 def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
     """Return the highest true-positive rate that any membership test of false-positive rate ``fpr`` can have.
 
-    It holds for a test on one row by which (epsilon, delta)-DP tables differ (Kairouz, Oh and Viswanath 2015, arXiv
-    1311.0776, theorem 2.1). The definition of DP, applied to the test and to its complement, gives ``TPR <= e^eps FPR +
-    delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``. Raises :class:`InvalidParameter` for a negative epsilon, or a
-    delta outside [0, 1].
+    It holds if the release is (epsilon, delta)-DP for tables that differ by the row tested (Kairouz, Oh and Viswanath
+    2015, arXiv 1311.0776, theorem 2.1). The definition of DP, applied to the test and to its complement, gives
+    ``TPR <= e^eps FPR + delta`` and ``1 - FPR <= e^eps (1 - TPR) + delta``. Raises :class:`InvalidParameter` for a
+    negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     # exp(eps) overflows above 709; the first bound exceeds 1 long before, unless the false-positive rate is 0.

@@ -26,7 +26,8 @@ Test = Callable[[Sequence[float], Sequence[float]], float]
 def student(one: Sequence[float], two: Sequence[float]) -> float:
     """Return the p-value of the two-sided t-test with equal variances, as in the thesis.
 
-    ``one`` and ``two`` hold a metric's values in two arms, one per repeat. If neither varies, it is 1 or 0 (unequal).
+    ``one`` and ``two`` hold a metric's values in two arms, one per repeat. If neither varies, it is 1 for equal values,
+    else 0.
     """
     return _p(one, two, lambda: stats.ttest_ind(one, two, equal_var=True).pvalue)
 

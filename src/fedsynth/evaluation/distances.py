@@ -243,7 +243,8 @@ def holdout_share(
     variance of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
     replacement). The interval reaches 1.96 times its root to each side of the mean. It shows the noise of one draw:
     averaging over draws reduces only the part that comes from drawing among the rows of the larger table. If rows have
-    persons, these are drawn, with all of their rows, in place of rows.
+    persons, these are drawn, with all of their rows, in place of rows: then persons are exchangeable, ``m`` is their
+    number on each side, and ``c_j`` the number of queries whose nearest row is person ``j``'s.
     """
     if evidence.holdout is None:
         raise Unsupported("the share needs rows that the synthesizer never saw; keep some back (--holdout)")

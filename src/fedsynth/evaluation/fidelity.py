@@ -43,8 +43,9 @@ def likelihood(log_likelihood: NDArray[np.float64], floor: float = 1e-30) -> Lik
 def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
     """Return the Hellinger distance of each column by its name, sqrt(1 - sum sqrt(p q)), between 0 and 1.
 
-    Numbers are counted in ``bins`` equal bins over the range of ``real`` (values beyond it count in the outer bins),
-    missing values in a bin of their own. With near-unique values and more bins, real against real scores about 0.2.
+    p and q are the shares of the two tables' rows in a category or bin. Numbers are counted in ``bins`` equal bins over
+    the range of ``real`` (values beyond it count in the outer bins), missing values in a bin of their own. More bins
+    add sampling noise: with near-unique values, real against real scores about 0.2.
     """
     return {
         name: float(np.sqrt(max(0.0, 1 - np.sqrt(p * q).sum())))

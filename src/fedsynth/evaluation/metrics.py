@@ -280,7 +280,8 @@ def workload_error(run: FinishedRun, order: int | None = None, count: int = 64) 
 def likelihood(run: FinishedRun, floor: float = 1e-30) -> Mapping[str, float]:
     """Return the mean negative log-likelihood of a test row under the run's model in nats, under the key "NLL".
 
-    Under the key "floored", each row has at least the probability ``floor``. Raises :class:`Unsupported` without one.
+    Under the key "floored", each row has at least the probability ``floor``. Raises :class:`Unsupported` without a
+    likelihood or test rows.
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     if log_likelihood is None:

@@ -133,7 +133,10 @@ class RunSummary:
 
     @property
     def odds(self) -> float:
-        """The factor e to the (limit's) epsilon, at most 700, by which one row or person can change a probability."""
+        """The factor by which one protected row or person can change a probability, up to delta: e to the epsilon.
+
+        The epsilon is the limit's; one above 700 counts as 700.
+        """
         return math.exp(min(self.limit.epsilon, 700.0))
 
     @property

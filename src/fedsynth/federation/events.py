@@ -120,11 +120,11 @@ class KeysAnswer(ProtocolMessage, frozen=True, tag="keys"):
 class BoxesAnswer(ProtocolMessage, frozen=True, tag="boxes"):
     """Answer of turn 1: encrypted shares of the site's two secrets for its k neighbours.
 
-    The self-mask gives the mask on the site's answer that it has in common with nobody. ``boxes``, of shape (k, 88),
-    are Shamir shares of both secrets, encrypted for each neighbour. ``seeds``, of shape (k, 32), are the seeds of the
-    masks that the site has in common with each neighbour; they are encrypted under the mask secret, so that they can be
-    recovered if the site is lost. ``commitments``, of shape (k, 32), are hashes of these seeds, and ``secrets``, of
-    shape (2, 32), hashes of the self-mask and of the mask secret.
+    The first secret, the self-mask, gives the mask on the site's answer that it has in common with nobody; the second
+    is the mask secret. ``boxes``, of shape (k, 88), are Shamir shares of both, encrypted for each neighbour. ``seeds``,
+    of shape (k, 32), are the seeds of the masks that the site has in common with each neighbour; they are encrypted
+    under the mask secret, so that they can be recovered if the site is lost. ``commitments``, of shape (k, 32), are
+    hashes of these seeds, and ``secrets``, of shape (2, 32), hashes of the self-mask and of the mask secret.
     """
 
     boxes: Bytes

@@ -300,7 +300,10 @@ class Federation:
         return result
 
     def each(self, query: Query, share: Share) -> dict[str, Sum]:
-        """Return every answering site's own answer to ``query`` by name, each with the full noise of ``share``."""
+        """Return every answering site's own answer to ``query`` by the site's name.
+
+        Under any trust model, each site itself adds the full noise of ``share``.
+        """
         return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:

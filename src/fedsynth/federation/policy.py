@@ -150,7 +150,7 @@ class Policy:
     def check(self, request: Request, schema: Schema) -> None:
         """Raise :class:`Refused` or :class:`InvalidParameter` for a request that this policy does not allow.
 
-        ``schema`` is that of the site's rows.
+        ``schema`` is that of the site's rows. The decision depends on request, schema and policy alone.
         """
         head, query, turn, agreement = request.head, request.query, request.turn, request.agreement
         if agreement.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
@@ -205,9 +205,10 @@ class Policy:
     def limits(self, request: Request) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
         """Return the limits for the question of a ``request``: the site's budget, its run's, and its plan's slots.
 
-        If the run has a plan, its budget is that of the plan, and the slots are those that permit such a question, each
-        as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if that is
-        ``None``), and the last value is ``None``.
+        If the run has a plan, its budget is that of the plan, which may exceed ``per_run``: the charge names that limit
+        too (``own`` of :class:`~fedsynth.privacy.book_file.Charge`). The slots are those that permit such a question,
+        each as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if
+        that is ``None``), and the last value is ``None``. Raises :class:`Refused` for a plan that is not approved.
         """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run

@@ -73,13 +73,17 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return False
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters outside the schema or the bound of :meth:`sensitivity`.
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema.
 
+        These are all with which one record could change the answer by more than the bound of :meth:`sensitivity`.
         Server and site call this check before anything is charged.
         """
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far any one record moves the answer, for all parameters that pass :meth:`check`."""
+        """Return a bound on how far any one record moves the answer.
+
+        It holds for all rows, and for all parameters that pass :meth:`check`.
+        """
         raise NotImplementedError
 
     def cells(self, schema: Schema) -> int:
@@ -389,9 +393,10 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters outside the schema or the bound of :meth:`span`.
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema.
 
-        Server and site call this check before anything is charged.
+        These are all with which one record could change a utility by more than the bound of :meth:`span`. Server and
+        site call this check before anything is charged.
         """
 
     def span(self, schema: Schema) -> UtilityBound:

@@ -159,7 +159,7 @@ def settings_of(trust: Any) -> dict[str, float]:
 
 @dataclass
 class Traffic:
-    """What one compute server, or all three together, sent, were sent and computed so far.
+    """What one compute server, or all three together, sent, received and computed so far.
 
     ``down`` are bytes of the coordinator's calls, ``up`` those of the results, and ``among`` bytes that servers sent
     each other in draws (private selections), all without what TLS adds. ``draw_seconds`` is the estimated CPU time of
@@ -271,7 +271,7 @@ class Trust:
 
     @property
     def traffic(self) -> Traffic:
-        """What further parties, such as three compute servers, together sent, were sent and computed so far."""
+        """What further parties, such as three compute servers, together sent, received and computed so far."""
         return Traffic()
 
     def with_roster(self, roster: Mapping[str, bytes]) -> Trust:

@@ -86,7 +86,10 @@ class WeightedL1:
         return UtilityBound(largest, 2 * largest)
 
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
-        """Return the score of each candidate, int64, from the exact tables that ``marginal(clique)`` gives."""
+        """Return the score of each candidate, int64, from the exact tables that ``marginal(clique)`` gives.
+
+        A score is the integer weight (1 to 255) times (distance - penalty), both in units of 1 / ``GRAIN`` record.
+        """
         distances = [
             int(np.abs(GRAIN * marginal(clique) - np.rint(GRAIN * expected).astype(np.int64)).sum())
             for clique, expected in zip(self.candidates, self.expected, strict=True)
@@ -157,7 +160,7 @@ class Vault(ABC):
 
     @abstractmethod
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query``, all for ``share``, in records, and the std of the noise in each."""
+        """Return the noisy tables of ``query`` for one ``share``, in records, and the noise's std in a cell of each."""
 
     @abstractmethod
     def std(self, share: float) -> float:

@@ -376,12 +376,10 @@ class AuditPosition:
     @classmethod
     def signed(cls, seed: bytes, site: str, row: int, chain: bytes) -> AuditPosition:
         """Return the position, signed with the ``seed`` of the identity key of ``site``; row 0, none, is not signed."""
-
         return cls(row, chain, keys.sign(seed, *cls(row, chain)._parts(site))) if row else cls()
 
     def verified(self, site: str, identity: bytes) -> bool:
         """Whether ``site``, the owner of the public key ``identity`` (32 bytes), signed this position."""
-
         return keys.verified(identity, self.signature, *self._parts(site))
 
     def _parts(self, site: str) -> tuple[str | bytes, ...]:

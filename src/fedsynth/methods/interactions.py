@@ -354,8 +354,9 @@ def clean_slices(
     """Return a 3-way table denoised by slices: for each value of ``column``, the 2-way table of the other two columns.
 
     ``pairs`` holds the denoised 2-way tables of ``column`` with each of the other two columns: their slices are the
-    margins of the tables to be denoised. ``margins`` are those of all three columns (:func:`margins_of`). The ``std``
-    of the result is that of the noise left in a cell. For a value with less than one estimated row, all cells are 0.
+    margins of the tables to be denoised. ``margins`` are those of all three columns
+    (:func:`~fedsynth.methods.measure.margins_of`). The ``std`` of the result is that of the noise left in a cell. For a
+    value with less than one estimated row, all cells are 0.
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.gum import simplex

@@ -42,7 +42,7 @@ class FedTDA:
     to a normal score; a row is encoded by its scores, and the sums of their products over rows give the correlations. A
     numeric column's missing values are a bin of their own, above all numbers, so that dependence of missingness on
     other columns is kept. Under noise, encoded rows with an L2 norm above a bound are scaled down to it, which limits
-    the sensitivity; without noise the products are exact.
+    the sensitivity; without noise the products are exact. Source: Fed-TDA (Duan et al., arXiv 2211.13116).
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         return self.latents
 
     def cells(self, at: int, column: Column) -> int:
-        """Return the number of cells of ``column``, at the position ``at``; refuses what does not describe them."""
+        """Return the number of cells of ``column``; raises :class:`InvalidParameter` if the cut points do not fit."""
         axis = Axis(at, self.cuts)
         axis.check(column.size, column.missing, column.is_number)
         return axis.cells(column.size, column.missing)

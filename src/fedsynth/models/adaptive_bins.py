@@ -113,7 +113,7 @@ class AdaptiveBins:
 
     @classmethod
     def levels(cls, column: Column) -> list[AdaptiveBins]:
-        """Return the cells in which ``column`` is counted first, in up to 3 levels from coarse to fine."""
+        """Return the cells in which ``column`` is counted first, in up to 3 levels; each divides those before it."""
         found = [cls.of(column)]
         while len(found) < LEVELS and found[-1].grid is not None:
             grid = found[-1].grid

@@ -1,7 +1,8 @@
 """Genetic search for the structure of a Bayesian network, on islands (populations) that exchange individuals.
 
 Source: the FedBN thesis, after Hittmeir, Mayer & Ekelhart (genetic structure search for PrivBayes).
-:func:`~fedsynth.models.structure.best_structure` maximises the same objective, exactly for up to 20 columns.
+:func:`~fedsynth.models.structure.best_structure` maximises the same objective (:meth:`Population.fitness`), exactly for
+up to 20 columns.
 """
 
 from __future__ import annotations

@@ -139,11 +139,12 @@ class GradualUpdate:
     """GUM, the gradual update method: changes rows until their contingency tables match ``targets``.
 
     ``sizes`` holds each column's number of codes. ``targets`` are tables with equal marginals (:func:`consistent`), by
-    clique; they are scaled here to the number of rows. Each of the ``sweeps`` (1 to 1000) visits the targets, those
-    with the largest L1 error at their last visit first. A visit moves rows from cells with too many rows to cells with
-    too few. A row is moved either by overwriting its values in the target's columns, or by copying over it a whole row
-    that is already in the new cell. Copying preserves the other targets better. Overwriting is used for cells without
-    rows and, to mix rows, for half of the rows that move to cells with rows, in every second sweep.
+    clique; they are scaled here to the number of rows. Each of the ``sweeps`` (1 to 1000, else
+    :class:`InvalidParameter`) visits the targets, those with the largest L1 error at their last visit first. A visit
+    moves rows from cells with too many rows to cells with too few. A row is moved either by overwriting its values in
+    the target's columns, or by copying over it a whole row that is already in the new cell. Copying preserves the other
+    targets better. Overwriting is used for cells without rows and, to mix rows, for half of the rows that move to cells
+    with rows, in every second sweep.
     """
 
     sizes: tuple[int, ...]
@@ -254,7 +255,10 @@ class GradualRows:
         return list(self.update.rows(start, rng))
 
     def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
-        """Return a rejection sampler: a row's probability is unknown; ``None`` if a column's table excludes it."""
+        """Return a rejection sampler, since rows have no known probability.
+
+        It is ``None`` if a column's own table has no rows that meet its condition.
+        """
         for column, known in evidence.items():
             if not (self.update.targets[column,] * known.likelihood(np.arange(self.update.sizes[column]))).any():
                 return None

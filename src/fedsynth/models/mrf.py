@@ -308,7 +308,10 @@ class MarkovRandomField:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MarkovRandomField:
-        """Restore the model; raises :class:`FedsynthError` otherwise, and for a junction tree of over 2^26 cells."""
+        """Restore the model; raises :class:`FedsynthError` for anything else.
+
+        A junction tree of more than 2^26 cells is refused too: few small factors can ask for one that fills any memory.
+        """
         saved = read_head(meta, _Saved)
         for factor in saved.factors:
             check_positions(factor, len(saved.sizes))
@@ -332,8 +335,8 @@ def fold(
 ) -> tuple[Floats, ...]:
     """Express log potentials over ``cliques`` as potentials of the given ``factors``, for the same distribution.
 
-    Each is added to the first factor that contains its clique. Raises :class:`FedsynthError` if no factor contains a
-    clique, or a potential's shape does not fit.
+    Each of ``potentials`` is added to the first factor that contains its clique. Raises :class:`FedsynthError` if no
+    factor contains a clique, or a potential's shape does not fit.
     """
     folded = tuple(np.zeros([sizes[column] for column in factor]) for factor in factors)
     for clique, potential in zip(cliques, potentials, strict=True):

@@ -115,7 +115,10 @@ def check_correlation(matrix: Floats) -> None:
 
 
 def read_grid(arrays: Mapping[str, NDArray[Any]]) -> Grid:
-    """Return the cells that the arrays "lower", "upper" and "per_unit" of a file describe; both ends ascend."""
+    """Return the cells that the arrays "lower", "upper" and "per_unit" of a file describe.
+
+    Raises :class:`InvalidParameter` unless both ends of the cells ascend.
+    """
     lower = read_floats(arrays, "lower", (None,))
     grid = Grid(
         lower, read_floats(arrays, "upper", lower.shape), int(read_integers(arrays, "per_unit", (), 10**12 + 1))

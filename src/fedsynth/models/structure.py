@@ -146,7 +146,7 @@ class ParentSets:
         return cls(tuple(found))
 
     def best(self, column: int, before: int) -> tuple[float, int, Parents]:
-        """Return the entry of the best set of parents among the columns ``before`` (a bit mask)."""
+        """Return the entry of the best set of parents among the columns ``before`` (a bit mask), or of no parents."""
         return next((entry for entry in self.by_column[column] if not entry[1] & ~before), (0.0, 0, ()))
 
     def structure(self, order: Sequence[int]) -> Structure:
@@ -159,7 +159,7 @@ class ParentSets:
         return Structure(tuple(order), tuple(parents))
 
     def best_weight(self, order: Sequence[int]) -> float:
-        """Return the total weight of that network."""
+        """Return the total weight of the network that :meth:`structure` returns."""
         total, before = 0.0, 0
         for column in order:
             total += self.best(column, before)[0]

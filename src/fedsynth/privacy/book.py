@@ -126,10 +126,10 @@ class Book:
         uncharged; opening another one deletes the oldest completely. Set ``resume`` for the later messages of a
         session: if it was deleted, the call is refused, and no new one is begun with another salt.
 
-        Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for a closed run, for other terms, rows or
-        another agreement than those stored, for what has no bound for the book's unit, for a plan without an unused
-        question that covers this cost, and if too much would be stored or is asked without cost. Nothing is charged in
-        these cases.
+        Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for a closed run; for other terms, rows or
+        another agreement than those stored; for a run or plan of a smaller unit than the book's, and a cost without a
+        bound for that; for a plan in another measure than the run's, or without an unused question that covers this
+        cost; and if too much would be stored or is asked without cost. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
             run = records.run(charge.run)
@@ -234,9 +234,9 @@ class Book:
     def first(self, key: str, part: str, value: bytes) -> bytes:
         """Store ``value`` under the name ``part`` in a question's session unless there is one; return the stored value.
 
-        It is durable on return, so that a site that starts a new process for every message never contradicts itself. An
-        empty ``key`` is no question's: such a value, as the site's secret, stays as long as the book. Raises
-        :class:`Refused` if the session or the run is closed.
+        It is durable on return, so that a site that starts a new process for every message never contradicts itself.
+        With an empty ``key`` it belongs to no question, and stays as long as the book (the site's secret, for example).
+        Raises :class:`Refused` if the session or the run is closed.
         """
         return self._keep(key, f"session {part}", value)
 
@@ -381,7 +381,7 @@ class Book:
             return records.head().change
 
     def change_of(self, run: str) -> ProtectedChange:
-        """Return whom a run's total is for: what :attr:`change` was when it began, and is, if it is unknown."""
+        """Return whom a run's total is for: :attr:`change` as it was when the run began, or is for an unknown run."""
         with self._file.open() as records:
             found = records.run(run)
             return records.head().change if found is None else found.change
@@ -432,7 +432,10 @@ class Book:
         return [(run.run, max(0.0, now.age - run.used) / _DAY) for run in runs]
 
     def kept(self) -> dict[str, int]:
-        """Return the bytes that the account holds for each question of an open run (replies, session), by its key."""
+        """Return the bytes that the book holds for each question of an open run (replies, session), by its key.
+
+        The other keys of :class:`~fedsynth.privacy.book_file.PartRecord`, such as a run's, have an entry each as well.
+        """
         with self._file.open() as records:
             return dict(records.execute("SELECT key, SUM(LENGTH(value)) FROM parts GROUP BY key").fetchall())
 
@@ -503,13 +506,10 @@ class Book:
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
-            self._close_hour(records, self._clock())  # it may append a row, which would take the number chosen here
             runs, charges = self._lost(records, began or {}, sampled)
             if announced not in (None, charges):
                 raise Refused("the account has changed since these charges were announced; give the command again")
-            head = records.head()
-            number = max(row, head.row) + 1
-            self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
+            number, _ = self._append(records, "restored", {"behind": records.head().row, "seen": row}, above=row)
             records.put(PartRecord(RESTORES, str(number), row.to_bytes(8)))
             for run, lost in zip(runs, charges.runs, strict=True):
                 total = lost.spent + lost.rest
@@ -580,15 +580,18 @@ class Book:
         outcome: str,
         facts: Mapping[str, object],
         cost: Cost | None = None,
-        number: int | None = None,
+        above: int = 0,
         change: ProtectedChange | None = None,
     ) -> tuple[int, bytes]:
-        """Append an audit row, which with a ``change`` re-prices the total; return its number and chain value."""
+        """Append an audit row, with a number over ``above``; return its number and chain value.
+
+        With a ``change``, it re-prices the total. The row of a past hour comes before it.
+        """
         moment = self._clock()
         self._close_hour(records, moment)
         head = records.head()
         head = head if change is None else head.repriced(change)
-        number = head.row + 1 if number is None else number
+        number = max(head.row, above) + 1
         nonce = self._random(f"row {number}")[:16]
         content, chain = head.next_row(number, moment, nonce, outcome, facts, cost)
         records.execute("INSERT INTO audit VALUES (?, ?, ?)", number, content, chain)

@@ -2,7 +2,8 @@
 
 Every row of the database ends with a SHA-256 hash of its content, which is verified whenever the row is read whole, so
 before anything is charged or sent: SQLite's own check sees no flipped bit within a value. It detects damage, not
-forgery by those who can write the file. The counts of a plan's used slots and of repeated replies are read without.
+forgery by those who can write the file. Counts and sums over rows (a plan's used slots, repeated replies, stored bytes)
+are read without.
 
 The hash of an audit row is its *chain value*: the row, JSON with the request, its cost, the running totals and whom
 they are for, contains that of the row before. Editing, removing or moving a row breaks this chain. The chain alone
@@ -99,6 +100,8 @@ class Charge:
       remaining slots that cover its cost.
     * ``stored``: the most bytes that the book will store for the question, from public facts alone; ``most_stored``:
       how many it may store for the run's questions.
+
+    Raises :class:`InvalidParameter` for a negative or undefined cost.
     """
 
     key: str

@@ -156,10 +156,11 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def protect(sensitivity: Sensitivity, change: ProtectedChange, *, pooled: bool) -> Norms:
     """Return how far one person can change the statistic to which noise is added, given how far one record can.
 
-    The rows of a person at one site change an answer by at most ``unit.rows`` times as much as one row (triangle
-    inequality). If answers are summed before noise is added (``pooled``: a trusted server, secure sums), the sum may
-    contain the person's rows at all ``unit.sites`` sites. If each site adds its own noise, its answers are separate
-    releases about the person, and :func:`times_charged` says how often each of them is charged.
+    ``change.unit`` bounds the number of a person's rows and sites. The rows at one site change an answer by at most
+    ``unit.rows`` times as much as one row (triangle inequality). If answers are summed before noise is added
+    (``pooled``: a trusted server, secure sums), the sum may contain the rows at all ``unit.sites`` sites. If each site
+    adds its own noise, its answers are separate releases about the person, and :func:`times_charged` says how often
+    each of them is charged.
     """
     factor = change.unit.rows * (change.unit.sites if pooled else 1)
     norms = sensitivity.of(change.neighbours)
@@ -334,7 +335,7 @@ class Budget:
 
     @property
     def measure(self) -> str:
-        """What :meth:`price` is in: "epsilon" if delta is 0, otherwise "rho"."""
+        """What :meth:`price` is in: "epsilon" if the budget is :attr:`pure`, otherwise "rho"."""
         return "epsilon" if self.pure else "rho"
 
     @property
@@ -343,7 +344,7 @@ class Budget:
         return self.epsilon if self.pure else self.rho
 
     def price(self, cost: Cost) -> float:
-        """Return a ``cost`` as one number that adds up: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
+        """Return a ``cost`` as one number that adds up: epsilon if :attr:`pure`, else rho of zCDP at :attr:`order`.
 
         A curve counts by :meth:`Cost.sampled`. The result is then infinite if the budget has no limit, or is so small
         that its order is above all :data:`ORDERS`.
@@ -363,7 +364,7 @@ class Budget:
         return max(other, self, key=lambda limit: (not limit.pure, limit.amount))
 
     def rest(self, spent: Cost) -> Cost:
-        """Return the cost that is left after ``spent``, if no release on random samples of rows takes part of it."""
+        """Return the cost that is left after ``spent``, for releases that are not on random samples of rows."""
         return Cost.of(math.inf if self.exact else max(0.0, self.amount - self.price(spent)), pure=self.pure)
 
 

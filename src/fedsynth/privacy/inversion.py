@@ -3,8 +3,8 @@
 A law (probability distribution) is a sequence of cells 0, 1, 2, ..., its possible outcomes; the ratios of successive
 cells' probabilities are known exactly. `cumulative_bounds` turns these ratios into lower and upper bounds of the
 cumulative probabilities by integer interval arithmetic, so the bounds hold at any precision. A uniform number is known
-by its first binary digits, a word; `Table` finds the cell between whose bounds it lies, for many numbers at once. If
-the word leaves the cell undecided, which is the rarer the higher the precision, `decide` draws more digits. The
+by its first binary digits, a word; `LookupTable` finds the cell between whose bounds it lies, for many numbers at once.
+If the word leaves the cell undecided, which is the rarer the higher the precision, `decide` draws more digits. The
 infinite tail is one such undecided case: the longer the word, the further the bounds reach.
 """
 

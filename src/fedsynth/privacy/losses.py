@@ -38,8 +38,8 @@ sites, and each pair that is left, but for one, is of more than s / 2 sites: tog
 pairs, rounded up, and each is dominated by that of all s sites (:func:`sampled_steps`). This holds also if the sites of
 a sum depend on earlier answers. Let a state be the number of answers that the person's sites have left, and the number
 of sites in the pair that is being filled. By induction on the former, as in step 3, this pair together with whatever
-follows is dominated by as many pairs of s sites as the sum of both numbers allows. If each
-site adds its own noise, each of its answers is a release of its own, of k rows: n s in all.
+follows is dominated by as many pairs of s sites as the sum of both numbers allows. If each site adds its own noise,
+each of its answers is a release of its own, of k rows: n s in all.
 
 3. All steps. If one pair (A, B) dominates a release, and another pair (A', B') dominates whatever follows, for each of
 its outcomes, then the product of the pairs dominates both together. Proof: let L be the ratio of the first laws, P and

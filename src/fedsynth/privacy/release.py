@@ -93,7 +93,7 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
         return Gaussian(1 / (2 * self.multiplier**2))
 
     def weakest(self, other: SampledGaussian) -> SampledGaussian:
-        """Return the release than which neither is weaker: the larger rate and number of steps, and the less noise."""
+        """Return a release that protects no better than either: the larger rate and steps, the smaller multiplier."""
         return SampledGaussian(
             max(self.rate, other.rate), min(self.multiplier, other.multiplier), max(self.steps, other.steps)
         )
@@ -227,7 +227,8 @@ def sampled_for(
 
     ``rate``, ``steps`` and ``times`` are as in :class:`SampledGaussian` and :func:`noise_for`; ``rows_of_person`` is
     the number of a person's rows in a noisy sum (:attr:`Norms.rows <fedsynth.privacy.cost.Norms>`). The noise
-    multiplier is the smallest (at least 0.3) at which the cost stays within the share, to one part in 10,000.
+    multiplier is the smallest (at least 0.3) at which the cost stays within the share, to one part in 10,000; a budget
+    without guarantee gives no noise (:class:`Exact`).
 
     A budget counts all costs at one order of Renyi divergence, at which they add up: a method that trains for R rounds
     gives each round ``share`` / R. Raises :class:`Unsupported` for delta = 0, and :class:`InvalidParameter` for an

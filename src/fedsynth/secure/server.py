@@ -6,8 +6,8 @@ Rule 1: whatever a site would refuse in another site's message is found here fir
     is lost. Keys and approvals are verified, forms are checked, a self-mask must fit its commitment.
 Rule 2: a site's secret comes from the site or, if that is silent, is recovered from the shares that other sites hold.
     If its commitment shows that some shares are wrong, sets of them are left out until the rest gives the committed
-    secret (:func:`~fedsynth.secure.shamir.recover`). The mask between a survivor (a site in the sum)
-    and a lost site does not cancel. Its seed comes from the survivor or, if that is silent too, from what the lost site
+    secret (:func:`~fedsynth.secure.shamir.recover`). The mask between a survivor (a site in the sum) and a lost site
+    does not cancel. Its seed comes from the survivor or, if that is silent too, from what the lost site
     left with the server in turn 1, encrypted under its mask secret; either way it must fit the survivor's commitment.
     Both sites of a mask commit to its seed. If their commitments differ, one of the two is faulty: a site that
     contradicts several others is left out before anything is masked, and the others stay.

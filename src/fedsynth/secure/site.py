@@ -1,8 +1,8 @@
 """Secure aggregation at a site, and the trust model: the server sees totals, and nothing of any single site.
 
 Rule 1: nobody but the members of the site's own roster (names and identity keys) takes part, each by keys signed with
-    its identity (against a server that invents sites) and under the same terms: the numbers of sites that may collude
-    or drop out. These numbers are the sites' own, never an event's.
+    its identity (against a server that invents sites) and under the same terms: that roster, and the numbers of sites
+    that may collude or drop out (:attr:`SecureSum.terms`). These are the sites' own, never an event's.
 Rule 2: everything derives from the site's secret, the question and its random salt; the site keeps the first session,
     the first boxes and the first survivors that it took, and acts on no other. So a site has one noise, one masked
     vector and one set of survivors a question: the same noise in two sums of different sites would give one site's
@@ -18,10 +18,10 @@ Rule 6: the key that sites agree by lasts for a run, and never leaves in any for
     boxes' keys. For salts it is enough that HKDF is a pseudo-random function. For agreed secrets we take it for a
     random oracle, under the gap Diffie-Hellman assumption: a key serves a whole run, and colluding sites may sign keys
     that they made of it, or copied, and see what their pairs derive. The names of both sites, and by the session's
-    digest all keys, are in what is derived. Commitments are hashes of 32 such bytes. A mask secret does
-    not make masks, as the paper's private key does. It encrypts their seeds, which a site leaves with the server in
-    turn 1, so that the server can decrypt them when the site is lost, even where a neighbour that put the same masks on
-    falls silent too. Shares of the mask secret are handed out, and given, under the same rules as the paper's, and what
+    digest all keys, are in what is derived. Commitments are hashes of 32 such bytes. A mask secret does not make masks,
+    as the paper's private key does. It encrypts their seeds, which a site leaves with the server in turn 1, so that the
+    server can decrypt them when the site is lost, even where a neighbour that put the same masks on falls silent too.
+    Shares of the mask secret are handed out, and given, under the same rules as the paper's, and what
     they open is the same: the site's pairwise masks of this sum.
 Rule 7: the question is charged before the masked vector leaves, and after all that can be refused in that turn.
 
@@ -41,8 +41,8 @@ Rule 9: in turn 4 a survivor also gives its own self-mask, and its pairwise mask
     sites in U, which the release is made for; on a sparse graph that takes the proof in `graph`.
 Rule 10: there a survivor also tells the seeds of the parts of its noise that so many survivors do not need, and of no
     other. At most c sites collude, so |U| - c of U or more are honest; each keeps the parts that suffice among so many
-    (:class:`~fedsynth.secure.noise_shares.NoiseShare`), or more, where it falls silent before it tells. All
-    honest sites that tell anything act on the same U (rule 9), which is fixed after the masked answers and has t sites
+    (:class:`~fedsynth.secure.noise_shares.NoiseShare`), or more, where it falls silent before it tells. All honest
+    sites that tell anything act on the same U (rule 9), which is fixed after the masked answers and has t sites
     or more; each tells once, for the U that it signed first. So the total of the honest sites in U holds the noise
     that the release promises, whoever drops out and when. Seeds are derived one by one from the site's secret, the
     salt, the question and the session, so that those which are told say nothing of the others. Noise of senders

@@ -1,7 +1,7 @@
 """Three servers that see nothing: sites deal shares of their tables, and only noisy tables and drawn indices come out.
 
 Replicated secret sharing among three (Araki et al., CCS 2016, doi 10.1145/2976749.2978331): a table x is x1 + x2 + x3
-modulo 2^128, and server i has two of the three. `keys` are the servers' keys and sealed boxes; `shares` is the
+modulo 2^128, and server i has two of the three. Keys and sealed boxes come from :mod:`fedsynth.keys`; `shares` is the
 arithmetic; `questions` what the servers are asked, with the checks of public numbers and what a release may cost;
 `server` one server's state and steps, and its answers to the coordinator's `calls`; `ideal` all three in one process,
 `remote` the connections to three processes; `vault` the coordinator's side over either, and `trust` the trust model. A

@@ -110,7 +110,7 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         return (1,) * len(self.cliques)
 
     def check(self) -> None:
-        """Raise :class:`Refused` for other numbers of candidates, weights and penalties than those that cannot wrap.
+        """Raise :class:`Refused` for too many candidates, and for weights or penalties with which a number could wrap.
 
         The expected counts are checked by :meth:`tables`, where the sizes of the tables are known.
         """
@@ -216,7 +216,8 @@ def noise_part(release: Release, norms: Norms) -> NoisePart | None:
     """Return the noise that each of three servers adds to tables that they open; ``None`` for a release without noise.
 
     The noise of any two servers together is what the release promises (:mod:`~fedsynth.secure.noise_shares`): each
-    server adds half of the promised variance, or more in the cases that :func:`opened_std` names.
+    server adds half of the promised variance, or more in the cases that :func:`opened_std` names. Raises
+    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     parts = share_of(release, norms, HONEST, HONEST).parts
     return parts[0] if parts else None

@@ -333,7 +333,8 @@ class ComputeParty:
         (:meth:`keep`), are forgotten; the question that it began with, sent again, empties the vault. Raises
         :class:`Refused` for a question that the coordinator in this server's terms did not sign, is beyond these terms,
         belongs to another vault, or differs from the vault's first question in more than its number in the run, and
-        :class:`BudgetExceeded` if the vaults of the run exceed the budget in the terms.
+        :class:`BudgetExceeded` if the vaults of the run exceed the budget in the terms; other errors of fedsynth are
+        for a malformed question.
         """
         if not is_signed(body, signature, self.terms.coordinator):
             raise Refused(

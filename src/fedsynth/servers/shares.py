@@ -113,7 +113,10 @@ def expand(secret: bytes, cells: int) -> Wide:
 
 
 def last_share(values: Integers, first: bytes, second: bytes) -> Wide:
-    """Return the share x3 = x - x1 - x2 of a table x (``values``); :func:`expand` gives x1 and x2 of the secrets."""
+    """Return the share x3 = x - x1 - x2 (uint64, modulo 2^128, shape (2, cells)) of a table x (``values``).
+
+    :func:`expand` gives x1 and x2 of the secrets.
+    """
     return subtracted(subtracted(widened(values), expand(first, values.size)), expand(second, values.size))
 
 

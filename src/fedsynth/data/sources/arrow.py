@@ -31,7 +31,10 @@ _NULLABLE: dict[Any, Any] = {
 
 
 def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
-    """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values."""
+    """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values.
+
+    Columns are made :func:`readable` first, to which ``strict`` belongs.
+    """
     columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
         column = readable(name, given, strict=strict)

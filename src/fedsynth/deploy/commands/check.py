@@ -122,8 +122,8 @@ def account(
     demanded so far), and its open runs, which are not closed yet. The last questions of each are listed with their keys
     (a key is the SHA-256 of the coordinator's public keys and the question's digest, as in an extract) and the bytes
     that the account holds for them, and all of them with --json. The last messages that the site did not answer follow,
-    each with the reason. While `fedsynth site serve` runs, it closes the runs
-    that have asked nothing for keep_runs_days (in [policy] of site.toml, default 14).
+    each with the reason. While `fedsynth site serve` runs, it closes the runs that have asked nothing for
+    keep_runs_days (in [policy] of site.toml, default 14).
 
     A site that was restored from a backup refuses every request if the coordinator has seen later audit rows; its log
     names the last of these rows, which the site signed. Pass it as --restored: the rows up to there are lost, so every

@@ -74,7 +74,10 @@ class FlowerExecutor:
         self._stopped.set()
 
     def serve(self) -> None:
-        """Make the runs that are started, in order, until :meth:`stop`; raises :class:`Refused` for a wrong secret."""
+        """Make the runs that are started, in order, until :meth:`stop`; raises :class:`Refused` for a wrong secret.
+
+        A SuperLink that cannot be reached is tried again until it can.
+        """
         acquire = SuperExecAuthHttpInterceptor(
             master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
         )
@@ -119,7 +122,10 @@ class FlowerExecutor:
 
 
 def server_secret(path: Path) -> bytes:
-    """Return the secret that SuperLink and executor share; raises :class:`FedsynthError` if everybody can read it."""
+    """Return the secret that SuperLink and executor share.
+
+    Raises :class:`FedsynthError` for a file that is missing, empty, or readable by everybody.
+    """
     if not path.is_file() or not path.stat().st_size:
         raise FedsynthError(f"{path} is missing or empty; `fedsynth deploy init` makes it: give the SuperLink the same")
     if path.stat().st_mode & 0o007:

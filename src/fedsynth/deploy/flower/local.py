@@ -53,8 +53,9 @@ class LocalFlower:
         self.control = FlowerControl(root, CONNECTION, str(home))
 
     def start(self) -> None:
-        """Start all processes, register the sites' nodes by name, and wait two minutes at most until they are
-        connected.
+        """Start all processes, register the sites' nodes by name, and wait until they are connected.
+
+        Raises ``TimeoutError`` if they are not within two minutes, and what :meth:`start_superlink` raises.
         """
         self.start_superlink()
         self.start_server()

@@ -344,7 +344,7 @@ def _pushed_once(client: FleetHttpClient) -> Callable[[PushObjectRequest], PushO
 
 
 def reply(folder: Path, message: Message) -> Message:
-    """Return a site's reply to one message of the server, not before the reply is due; never raises.
+    """Return a site's reply to one message of the server, not before it is due (:func:`wait_until_due`); never raises.
 
     Any failure gives a reply without answers; the reason goes to the site's own log.
     """

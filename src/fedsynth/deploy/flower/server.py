@@ -78,12 +78,12 @@ class FlowerTransport:
 
     It is a :class:`~fedsynth.federation.transport.Transport`; all messages of one call of :meth:`exchange` to one node
     go in one Flower message, or in several beyond 64 MiB. A node is the site of the name that it was registered under.
-    A site that is not connected, disconnects or is slow is waited for up to ``deadline`` seconds. When it is back, it
-    gets its messages again; to those that it has already answered it sends its stored replies, which costs it no
-    privacy budget. A site that has missed a deadline is passed over while it is not connected. When it is back, it has
-    :data:`GRACE` seconds to answer; once it has answered, the deadline applies again. A site that stays away therefore
-    delays a run by one deadline. A site that answers a message of another run says so, and is asked again every few
-    seconds.
+    For a site without a valid reply in time, a reply with the code ``lost`` is yielded. A site that is not connected,
+    disconnects or is slow is waited for up to ``deadline`` seconds. When it is back, it gets its messages again; to
+    those that it has already answered it sends its stored replies, which costs it no privacy budget. A site that has
+    missed a deadline is passed over while it is not connected. When it is back, it has :data:`GRACE` seconds to answer;
+    once it has answered, the deadline applies again. A site that stays away therefore delays a run by one deadline. A
+    site that answers a message of another run says so, and is asked again every few seconds.
 
     ``poll`` is the time in seconds between two looks for replies. ``report(site, state)`` is called when a site is
     ``connected``, ``away``, ``busy`` or has ``answered``.

@@ -70,7 +70,10 @@ def open_account(config: SiteConfig) -> Book:
 
 
 def open_site(config: SiteConfig) -> Site:
-    """Return the site of a configuration, ready to answer; its rows are not opened before a question is charged."""
+    """Return the site of a configuration, ready to answer; its rows are not opened before a question is charged.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` for a file of the configuration that is missing or cannot be used.
+    """
     account = open_account(config)
     secret = site_secret(config, account)
     rows = RunRows(config, Schema.load(config.schema), account, secret)
