@@ -432,10 +432,7 @@ class Book:
         return [(run.run, max(0.0, now.age - run.used) / _DAY) for run in runs]
 
     def kept(self) -> dict[str, int]:
-        """Return the bytes that the book holds for each question of an open run (replies, session), by its key.
-
-        The other keys of :class:`~fedsynth.privacy.book_file.PartRecord`, such as a run's, have an entry each as well.
-        """
+        """Return the bytes kept by key: a question's (replies, session) and those of runs and of the site itself."""
         with self._file.open() as records:
             return dict(records.execute("SELECT key, SUM(LENGTH(value)) FROM parts GROUP BY key").fetchall())
 
