@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +25,7 @@ from fedsynth.cliques import Clique, Workload
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Column, Datetime, Numeric, binned
 from fedsynth.schema.misfits import Misfits, findings, with_lines
 
 _CHUNK = 1 << 16  # rows counted at a time
@@ -153,6 +153,20 @@ class Table:
     left_out: int = 0
     persons: NDArray[np.uint64] | None = None
     misfits: Misfits = field(default=Misfits(), repr=False)
+
+    @classmethod
+    def of(cls, schema: Schema, values: Iterable[NDArray[Any]]) -> Table:
+        """Return the rows with these ``values``, one array of shape ``(rows,)`` for each of ``schema.stored``.
+
+        Floats are the numbers of a numeric or datetime column (NaN: missing), which are clipped to its bounds. Integers
+        are codes.
+        """
+        codes, numbers = [], {}
+        for at, (column, found) in enumerate(zip(schema.stored, values, strict=True)):
+            if isinstance(column, Numeric | Datetime) and found.dtype == np.float64:
+                found, numbers[at] = binned(column, found)
+            codes.append(found.astype(np.min_scalar_type(column.size - 1), copy=False))
+        return cls(schema, tuple(codes), numbers)
 
     def __len__(self) -> int:
         return len(self.codes[0])

@@ -45,18 +45,17 @@ def table(schema: Schema, rows: int, seed: int, tilt: float = 0.0) -> Table:
     """Return rows whose columns all lean on one hidden value; ``tilt`` shifts them."""
     rng = np.random.default_rng(seed)
     hidden = rng.beta(2, 3 - tilt, rows)
-    codes, numbers = [], {}
-    for at, column in enumerate(schema.stored):
+    values = []
+    for column in schema.stored:
         size = column.size - column.missing
         share = np.clip(0.5 * hidden + 0.5 * rng.random(rows), 0, 1 - 1e-9)
-        code = (share * size).astype(np.int64)
         gone = column.missing & (rng.random(rows) < 0.1)
         if isinstance(column, Numeric | Datetime):
             edges = np.asarray(column.bin_edges, dtype=np.float64)
-            numbers[at] = np.where(gone, np.nan, np.floor(edges[0] + share * (edges[-1] - edges[0])))
-            code = np.clip(np.searchsorted(edges, numbers[at], side="right") - 1, 0, size - 1)
-        codes.append(np.where(gone, column.size - 1, code).astype(np.min_scalar_type(column.size - 1)))
-    return Table(schema, tuple(codes), numbers)
+            values.append(np.where(gone, np.nan, np.floor(edges[0] + share * (edges[-1] - edges[0]))))
+        else:
+            values.append(np.where(gone, column.size - 1, (share * size).astype(np.int64)))
+    return Table.of(schema, values)
 
 
 def score(

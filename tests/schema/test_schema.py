@@ -460,6 +460,24 @@ def test_counts_are_pandas_counts(rows, seed):
     np.testing.assert_array_equal(contingency(halves, (0, 1, 2)), counts)
 
 
+def test_rows_of_values_are_those_that_encoding_the_values_gives():
+    schema = Schema(
+        (
+            Numeric("x", -1.0, 1.0, edges=(-1.0, 0.0, 0.3, 1.0), decimals=1, missing=True),
+            Numeric("n", 0, 3, integer=True),
+            Datetime("day", "1970-01-01", "1970-01-09", bins=4, unit="D", missing=True),
+            Categorical("c", ("a", "b")),
+        )
+    )
+    x, n, day = [-0.0, 0.3, 1.0, -7.0, np.nan], [0.0, 1.0, 3.0, -1.0, 4.0], [8.0, 2.0, np.nan, 1.0, 400.0]
+    table = Table.of(schema, [np.array(x), np.array(n), np.array(day), np.array([0, 1, 1, 0, 1])])
+    times = pd.to_datetime(pd.Series(day), unit="D")
+    encoded = schema.encode(pd.DataFrame({"x": x, "n": n, "day": times, "c": list("abbab")}))
+    assert table.digest == encoded.digest
+    assert [column.tolist() for column in table.codes[:3]] == [[1, 2, 2, 0, 3], [0, 1, 3, 0, 3], [3, 1, 4, 0, 3]]
+    assert not np.signbit(table.numbers[0][0])  # -0.0 and 0.0 are one value
+
+
 def test_a_table_never_shows_a_row_and_its_digest_binds_rows():
     table = MIXED.encode(mixed_frame())
     assert "007" not in repr(table)

@@ -17,7 +17,7 @@ def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[T
 
     Every category or bin of a column is equally likely, and columns are independent; numbers are uniform in their bin.
     """
-    codes = tuple(rng.integers(0, size, len(train)).astype(np.min_scalar_type(size - 1)) for size in train.schema.sizes)
+    codes = [rng.integers(0, size, len(train)) for size in train.schema.sizes]
     return train, train.schema.encode(train.schema.decode(codes, rng))
 
 

@@ -327,9 +327,7 @@ def synthfs(
     tables = []
     for site in range(sites):
         values = rng.normal(means[site], 1.0, size=(rows_per_site, features))
-        columns = list(np.clip(np.floor(values) + 1, 0, 40).T)
-        numbers = {j: column.copy() for j, column in enumerate(columns)}
-        tables.append(Table(schema, tuple(column.astype(np.uint8) for column in columns), numbers))
+        tables.append(Table.of(schema, (np.floor(values) + 1).T))
     return schema, tables
 
 

@@ -40,7 +40,6 @@ from fedsynth.privacy.ledger import RELEASES_HEAD, Releases
 from fedsynth.privacy.statement import SavedStatement, Statement
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
-from fedsynth.schema.bins import bin_of
 from fedsynth.schema.columns import Column, Datetime, Numeric
 from fedsynth.schema.derive import any_broken, frame_of, published, with_numbers
 
@@ -397,18 +396,11 @@ class _Rows:
         return _Drawn(table, share)
 
     def _table(self, rows: int, rng: np.random.Generator) -> Table:
-        codes, numbers = [], {}
         drawn = self.sampler.sample(rows, rng)
-        for at, (column, axis, on_axis) in enumerate(zip(self.schema.stored, self.axes, drawn, strict=True)):
-            values = axis.drawn(on_axis, rng)
-            if at in self.conditions:
-                values = self.conditions[at].impose(values)
-            if isinstance(column, Numeric | Datetime) and values.dtype == np.float64:
-                numbers[at] = values
-                gone, bins = np.isnan(values), bin_of(column.bin_edges, values)
-                values = np.where(gone, len(column.bin_edges) - 1, bins)
-            codes.append(values.astype(np.min_scalar_type(column.size - 1), copy=False))
-        table = Table(self.schema, tuple(codes), numbers)
+        values = [axis.drawn(on_axis, rng) for axis, on_axis in zip(self.axes, drawn, strict=True)]
+        for at, condition in self.conditions.items():
+            values[at] = condition.impose(values[at])
+        table = Table.of(self.schema, values)
         return with_numbers(table, rng) if self.schema.derives else table
 
 

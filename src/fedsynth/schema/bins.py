@@ -111,15 +111,6 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
     return np.where(np.isclose(edges * per_unit, multiples, rtol=1e-15, atol=1e-9), multiples / per_unit, edges)
 
 
-def bin_of(edges: Floats, numbers: Floats) -> Integers:
-    """Return the bin (from 0, int64) of each number, for bin ``edges`` in ascending order.
-
-    Numbers below the first edge or above the last one go to the nearest bin. Bins include their lower edge, and the
-    last bin also its upper edge.
-    """
-    return np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
-
-
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
     """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges of the column ``name``.
 
@@ -304,7 +295,7 @@ class Grid:
             return np.clip(numbers, self.lower[0], self.upper[-1])
         half = 0.5 / self.per_unit
         inside = np.clip(numbers, self.lower[0] + half, self.upper[-1] - half)
-        whole: Floats = np.rint(inside * self.per_unit) / self.per_unit
+        whole: Floats = np.rint(inside * self.per_unit) / self.per_unit + 0.0  # no -0.0
         return whole
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
-from fedsynth.schema.bins import Floats, Grid, bin_of, check_bins, equal_bins
+from fedsynth.schema.bins import Floats, Grid, check_bins, equal_bins
 from fedsynth.schema.canonical import TRUTH_VALUES, canonical_text, canonical_texts, real_part, since_1970, spells_value
 from fedsynth.schema.forms import UNITS, Computed, Identifier, Stored
 
@@ -391,6 +391,17 @@ class Numeric:
         return pd.Series(numbers, name=self.name)
 
 
+def binned(column: Numeric | Datetime, numbers: Floats) -> tuple[Codes, Floats]:
+    """Return the codes of a column's ``numbers``, and the numbers clipped to its bounds (-0.0 becomes 0.0).
+
+    The code is the number's bin, or the last code for a missing number (NaN). Bins include their lower edge, and the
+    last bin also its upper edge.
+    """
+    edges = column.bin_edges
+    bins = np.searchsorted(edges[1:-1], numbers, side="right")
+    return np.where(np.isnan(numbers), column.size - 1, bins), np.clip(numbers, edges[0], edges[-1]) + 0.0
+
+
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
     """Return about ``bins`` cells for the column's bounds, by :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`."""
     return Grid.fine(column.bin_edges, column.per_unit, bins)
@@ -674,9 +685,7 @@ def _encode_numbers(
     mend = "widen low and high if such values are real" if clip else "widen low and high, or set outside = 'clip'"
     beyond = f"lies outside [{column.low}, {column.high}]"
     faults.append((outside, beyond, "clipped" if clip else "row left out", mend))
-    numbers = np.clip(numbers, edges[0], edges[-1]) + 0.0  # -0.0 and 0.0 are one value
-    codes = bin_of(edges, numbers)
-    return _finish(column, codes, numbers, missing, faults)
+    return _finish(column, *binned(column, numbers), missing, faults)
 
 
 def _finish(

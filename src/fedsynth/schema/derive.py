@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
 from fedsynth.errors import SchemaError, Unsupported, nearest
-from fedsynth.schema.bins import MOST_CELLS, Floats, Integers, bin_of
+from fedsynth.schema.bins import MOST_CELLS, Floats, Integers
 from fedsynth.schema.columns import (
     LARGEST,
     Boolean,
@@ -40,6 +40,7 @@ from fedsynth.schema.columns import (
     Datetime,
     Encoded,
     Numeric,
+    binned,
     code_of,
     sound_bounds,
 )
@@ -214,9 +215,7 @@ class ColumnLink:
         """Return what is stored for this column; a row is left out (code -1) only where ``own`` leaves it out."""
         assert own.numbers is not None
         assert other.numbers is not None
-        edges = self.held.bin_edges
-        numbers = np.clip(self.held_numbers(own.numbers, other.numbers), edges[0], edges[-1])
-        codes = np.where(np.isnan(numbers), self.held.size - 1, bin_of(edges, numbers))
+        codes, numbers = binned(self.held, self.held_numbers(own.numbers, other.numbers))
         return Encoded(np.where(own.codes < 0, -1, codes), numbers, own.faults)
 
     def published_numbers(self, held: Floats, other: Floats) -> Floats:
@@ -441,7 +440,7 @@ def _computed(column: Column, form: Computed, values: Values, columns: Mapping[s
     else:
         found = np.sum(operands, axis=0) if form.sum is not None else np.prod(operands, axis=0)
     assert isinstance(column, Numeric)
-    return np.rint(found * column.per_unit) / column.per_unit if column.per_unit else found
+    return np.rint(found * column.per_unit) / column.per_unit + 0.0 if column.per_unit else found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -531,26 +530,6 @@ def any_broken(table: Table) -> Mask:
 def values_of(plain: Table) -> Values:
     """Return the values of rows under a :meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>` by column name."""
     return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
-
-
-def plain_table(schema: Schema, values: Values, left_out: int = 0, persons: NDArray[np.uint64] | None = None) -> Table:
-    """Encode published values as a table under the schema's plain form, clipping numbers to the columns' bounds.
-
-    ``left_out`` is the number of rows left out earlier, and ``persons`` are the persons of all rows, which the table
-    records.
-    """
-    from fedsynth.rows import Table
-
-    plain = schema.plain(values)
-    codes, numbers = [], {}
-    for at, column in enumerate(plain.stored):
-        found = values[column.name]
-        if isinstance(column, Numeric | Datetime) and found.dtype == np.float64:
-            edges = column.bin_edges
-            numbers[at] = np.clip(found, edges[0], edges[-1])
-            found = np.where(np.isnan(found), column.size - 1, bin_of(edges, numbers[at]))
-        codes.append(found.astype(np.min_scalar_type(column.size - 1), copy=False))
-    return Table(plain, tuple(codes), numbers, left_out, persons)
 
 
 def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:

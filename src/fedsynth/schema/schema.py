@@ -300,12 +300,15 @@ class Schema:
 
         Raises :class:`Unsupported` if the schema derives columns, but ``table`` lacks the numbers of some column.
         """
-        from fedsynth.schema.derive import plain_table, published
+        from fedsynth.rows import Table
+        from fedsynth.schema.derive import published
 
         if self.is_plain:
             return table
-        plain = plain_table(self, published(table), table.left_out, table.persons)
-        return replace(plain, misfits=table.misfits)
+        values = published(table)
+        plain = self.plain(values)
+        found = Table.of(plain, [values[name] for name in plain.names])
+        return replace(found, left_out=table.left_out, persons=table.persons, misfits=table.misfits)
 
     def store(self, plain: Table) -> Table:
         """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
