@@ -139,6 +139,11 @@ def listed(known: Iterable[str], before: str = "choose one of") -> str:
     return f"{before} {', '.join(names[:_LISTED])}{more}" if names else "there are none"
 
 
+def number_of(number: int, noun: str, plural: str = "") -> str:
+    """Return a number and its noun, as "1 site" or "2 sites"; ``plural`` is that of an irregular noun."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def positive(**numbers: float | None) -> None:
     """Raise :class:`InvalidParameter` unless every number, named by its keyword, is positive and finite or ``None``."""
     for name, number in numbers.items():

@@ -22,10 +22,10 @@ from benchmarks.pages import PROGRAMS, result_pages, sections
 import fedsynth
 from fedsynth.bench.floors import FLOORS
 from fedsynth.bench.grid import measure, training_and_test
-from fedsynth.bench.spec import Case, cases, read_spec
+from fedsynth.bench.spec import Case, cases, check_names, read_spec
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
-from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.evaluation.metrics import EVALUATED, METRICS, FinishedRun, find_metric
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -112,7 +112,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_domain_keeps_columns_of_one_value(tmp_path):
     pd.DataFrame({"a": [0, 1, 2, 1], "same": 0}).to_csv(tmp_path / "codes.csv", index=False)
     (tmp_path / "domain.json").write_text('{"a": 3, "same": 2}')
-    text = SPEC.replace("people.csv", "codes.csv").replace("bins = 8", 'domain = "domain.json"')
+    text = SPEC.replace("people.csv", "codes.csv").replace("sick", "a").replace("bins = 8", 'domain = "domain.json"')
     train, test = training_and_test(read_spec(text), "people", tmp_path)
     assert test is not None
     assert train.schema.sizes == test.schema.sizes == (3, 2)
@@ -345,6 +345,69 @@ def test_what_a_specification_does_not_know_is_refused(old: str, new: str, said:
     assert old in SPEC
     with pytest.raises(FedsynthError, match=re.escape(said)):
         cases(read_spec(SPEC.replace(old, new, 1)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"fednaivebayes"', '"fednaivebays"', "[methods.naive]: the specification has no method"),
+        ("rate = 0.5", "rte = 0.5", "[methods.naive]: fednaivebayes has no option rte; did you mean 'rate'?"),
+        ("rate = 0.5", 'rte = "a.b:C"', "[methods.naive]: no option named 'rte'; did you mean 'rate'?"),
+        ("rate = 0.5", 'rate = "fedsynth.models:Nothing"', "[methods.naive]: cannot import"),
+        ("[metrics.likelihood]", "[metrics.likelyhood]", "[metrics.likelyhood]: no metric named 'likelyhood'; for one"),
+        ('"range-queries"', '"range-querys"', "[metrics.queries]: no metric named 'range-querys'"),
+        ("queries = 50", "querys = 50", "[metrics.queries]: no option named 'querys'; did you mean 'queries'?"),
+        (
+            '"range-queries"\noptions = { queries = 50 }',
+            '"hellinger"\noptions = { tset = true }',
+            "did you mean 'test'?",
+        ),
+        (
+            '"range-queries"\noptions = { queries = 50 }',
+            '"learning"\noptions = { suite = "thesiss" }',
+            "mean 'thesis'?",
+        ),
+        ('"range-queries"', '"nowhere:rows"', "[metrics.queries]: cannot import 'nowhere:rows'"),
+        (
+            "[metrics.queries]",
+            "[datasets.people.metrics.query]\nqueries = 9\n[metrics.queries]",
+            "did you mean 'queries'",
+        ),
+        (
+            "[metrics.queries]",
+            "[datasets.people.metrics.queries]\nquerys = 9\n[metrics.queries]",
+            "[datasets.people.metrics.queries]: no option named 'querys'",
+        ),
+        (
+            "[defaults]",
+            '[defaults]\ntrust = "secur"',
+            "[[grid]] 1: no trust model named 'secur'; did you mean 'secure'?",
+        ),
+        ("[defaults]", '[defaults]\ntrust = "secure:min_onest=3"', "[[grid]] 1: the trust 'secure' has no setting"),
+        ("[defaults]", '[defaults]\npartition = "iidd"', "did you mean 'iid'"),
+        ("[defaults]", '[partitions.skewed]\nhow = "labl-skew:1"\n[defaults]', "[partitions.skewed]: partition"),
+        (
+            "[defaults]",
+            '[partitions.skewed]\nhow = "iid"\n[defaults]\npartition = "skewd"',
+            "of [partitions], did you mean 'skewed'?",
+        ),
+    ],
+)
+def test_misspelt_names_are_refused_before_the_first_fit(old: str, new: str, said: str) -> None:
+    assert old in SPEC
+    with pytest.raises(FedsynthError, match=re.escape(said)):
+        check_names(read_spec(SPEC.replace(old, new, 1)))
+    check_names(read_spec(SPEC))
+
+
+def test_a_grid_with_a_misspelt_name_runs_no_cell(data: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text(SPEC.replace("queries = 50", "querys = 50"))
+    assert run(monkeypatch, spec, "--out", tmp_path / "out", "--data-dir", data, "--jobs", 0) == 8
+    assert "[metrics.queries]: no option named 'querys'; did you mean 'queries'?" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(SchemaError, match="did you mean 'sick'"):
+        training_and_test(read_spec(SPEC.replace('target = "sick"', 'target = "sikc"')), "people", data)
 
 
 def test_arms_trusts_and_floors_are_reduced_to_what_they_depend_on() -> None:

@@ -23,7 +23,7 @@ from fedsynth.cli import commands as cli
 from fedsynth.cli.adapter import help_of
 from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command
-from fedsynth.errors import InvalidParameter, SchemaError, nearest
+from fedsynth.errors import InvalidParameter, SchemaError, nearest, number_of
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.runs.job import Job, parse_option
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -241,13 +241,15 @@ def test_a_slip_of_the_pen_is_answered_by_what_was_meant(data, tmp_path, monkeyp
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_many_names_are_not_all_listed():
+def test_many_names_are_not_all_listed_and_counts_have_their_nouns():
     names = [f"column {k}" for k in range(1000)]
     assert nearest("Column 7", names) == "did you mean 'column 7'?"
     said = nearest("age", names)
     assert "column 39" in said
     assert said.endswith("(960 more)")
     assert nearest("age", []) == "there are none"
+    assert [number_of(one, "site") for one in (0, 1, 2)] == ["0 sites", "1 site", "2 sites"]
+    assert number_of(2, "entry", "entries") == "2 entries"
 
 
 def test_options_of_a_method_are_written_by_name():

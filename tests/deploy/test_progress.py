@@ -474,7 +474,7 @@ def test_of_many_sites_those_that_have_not_answered_are_listed():
         view.receive(replied(2.0, 1, name))
     shown = lines_of(view.facts(alive=True, now=3.0))
     assert sum("waiting" in line for line in shown[:-1]) == 20
-    assert shown[-4:-2] == ["  and 10 more that have not answered", "  30 sites have answered"]
+    assert shown[-4:-2] == ["  and 10 more that have not answered", "  30 sites answered"]
 
 
 @pytest.mark.parametrize(("trust", "rounds"), [("local", 1), ("secure", 5)])

@@ -1008,7 +1008,7 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
     assert "run monday (method not told, local, sites: 1, agreement " in said
     assert f"{asked['key'][:12]}  step {asked['step']} (" in said
     closed = fedsynth("account", ready, "--close", "monday")
-    assert (closed.returncode, "1 questions" in closed.stdout) == (0, True)
+    assert (closed.returncode, "1 question" in closed.stdout) == (0, True)
     assert fedsynth("account", ready, "--close", "sunday").returncode == 2
 
     export = tmp_path / "audit.jsonl"

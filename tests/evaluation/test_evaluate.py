@@ -152,7 +152,7 @@ def test_a_first_report_runs_no_attack_and_says_how_to_get_the_rest():
     assert {"column-similarity", "pair-similarity", "learning", "exact-matches"} <= {s.metric for s in found.scores}
     auc = next(score for score in found.scores if score.name == "ROC AUC")
     assert list(auc.details) == ["gradient boosting"]
-    assert "1 draws" in auc.note
+    assert "1 draw;" in auc.note
     assert "full=True" in found.notes[-1]
     page = render_report(found, None)
     assert "attacks come with --full" in page

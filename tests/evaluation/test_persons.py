@@ -158,7 +158,7 @@ def test_a_person_on_both_sides_is_refused():
     with pytest.raises(Unsupported, match="only one of the real and the hold-out table has persons"):
         EvaluationTables(real, real, without_persons(holdout))
     nobody = replace(real, persons=np.where(np.arange(len(real)) < 5, UNKNOWN, numbered(real)))
-    with pytest.raises(Unsupported, match="5 rows of the real table have no person"):
+    with pytest.raises(Unsupported, match="rows of the real table without a person: 5"):
         EvaluationTables(nobody, real, holdout)
     with pytest.raises(Unsupported, match="rows of one person"):
         EvaluationTables(visits(1, 0), real)

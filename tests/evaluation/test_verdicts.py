@@ -74,10 +74,10 @@ def test_correlations_heaps_and_quantiles(metric, value, details, verdict, says)
 @pytest.mark.parametrize(
     ("similarities", "verdict", "says"),
     [
-        ((0.97, 0.95), "good", "No of 2 columns"),
-        ((0.97, 0.2), "alarm", "1 of 2 columns are more than 0.15 below their reference: c1."),
+        ((0.97, 0.95), "good", "None of 2 columns is"),
+        ((0.97, 0.2), "alarm", "1 of 2 columns is more than 0.15 below the reference: c1."),
         ((0.97, 0.97, 0.97, 0.97, 0.5), "review", "c4."),
-        ((0.9, 0.9), "review", "No of 2"),
+        ((0.9, 0.9), "review", "None of 2"),
         ((0.1, 0.2, 0.3, 0.4, 0.5), "alarm", "c0; c1; c2 and 2 others."),
     ],
 )

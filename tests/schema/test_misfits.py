@@ -284,7 +284,7 @@ def test_simulate_and_report_say_what_schema_check_says(files):
     done = run_command("simulate", "--data", files / "rows.csv", *given, "--out", files / "run")
     assert done.returncode == 0, done.stderr
     said(lines_of(done.stderr, "rows.csv"))
-    assert "500 rows do not fit the schema and were left out" in done.stdout
+    assert "rows that do not fit the schema and were left out: 500" in done.stdout
     done = run_command("report", files / "run", "--json")
     said(lines_of(done.stderr, "rows.csv"))
     assert SECRET not in done.stdout

@@ -177,6 +177,7 @@ def bench(
 
     sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
     described = specs.read_spec(read_text(spec))
+    specs.check_names(described)
     every, wanted = specs.cases(described, seeds), specs.parse_only(only)
     todo = [case for case in every if specs.admitted(case.cell, wanted)]
     if not todo:
@@ -185,7 +186,7 @@ def bench(
         raise errors.InvalidParameter('--page needs section = "..." in the specification, the marker of its place')
     if list_:
         facts = {"cells": [str(case.cell) for case in todo]}
-        say(json_, facts, "\n".join([*facts["cells"], f"{len(todo)} cells"]))
+        say(json_, facts, "\n".join([*facts["cells"], errors.number_of(len(todo), "cell")]))
         return 0
     folder = Path(data_dir or os.environ.get("FEDSYNTH_DATA") or spec.parent).resolve()
     place = Path("bench-results") / spec.stem if out is None else out
@@ -205,5 +206,7 @@ def bench(
             f"ones again:\n{listed}"
         )
     ran = {"out": str(place), "cells": len(todo), "run": len(todo) - held}
-    say(json_, ran, f"{len(todo)} cells, {held} of them finished before. Open {place / 'page.html'}")
+    say(
+        json_, ran, f"{errors.number_of(len(todo), 'cell')}, {held} of them finished before. Open {place / 'page.html'}"
+    )
     return 0

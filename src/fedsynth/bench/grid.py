@@ -44,6 +44,9 @@ from fedsynth.bench.spec import (
     Words,
     data_file,
     entry_named,
+    is_function,
+    method_options,
+    parse_trust,
 )
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import parse_partition, split
@@ -52,16 +55,14 @@ from fedsynth.datasets import rand_hie
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FinishedRun, find_metric
-from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.files import load_object, write_whole
 from fedsynth.methods import find_method
-from fedsynth.methods.registry import read_options
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
-from fedsynth.runs.job import DEMO_DATA, parse_option, parse_workload
+from fedsynth.runs.job import DEMO_DATA, parse_workload
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 
 RESULTS = "results.csv"
@@ -203,12 +204,14 @@ def _cut(
         table, drawn = folder, np.random.default_rng(dataset.split.seed or 0)
     else:
         table, drawn = _loaded(description, folder)
+    if dataset.target:
+        table.schema.index(dataset.target)  # metrics would find a misspelt one only after the fit
     train, test = _split(table, dataset.split, copy.deepcopy(drawn) if seed is None else np.random.default_rng(seed))
     rng = np.random.default_rng(entropy)
     if dataset.train_rows is not None:
         train = train.take(rng.integers(0, len(train), dataset.train_rows))
     parts = [train]
-    if ":" in how and "." in how.partition(":")[0]:
+    if is_function(how):
         parts = list(named(how)(train, sites, rng))
     elif how:
         parts = split(train, sites, parse_partition(how, train.schema, dataset.target), rng)
@@ -292,18 +295,19 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
     else:
         real = rows.train
         declared = find_method(case.method.method)
-        method = _method(case, declared.kind, schema, workload)
-        name, _, numbers = cell.trust.partition(":")
+        options = method_options(case.method, case.method.method, case.dataset.target, schema)
+        if case.workload and any(one.name == "workload" for one in dataclasses.fields(declared.kind)):
+            options["workload"] = workload
         federation = federate(
             sites,
             schema,
             Budget.none() if cell.epsilon == "none" else Budget(float(cell.epsilon), float(cell.delta)),
-            trust=trust_named(name, dict(parse_option(one) for one in numbers.split(",") if one)),
+            trust=parse_trust(cell.trust),
             seed=seed,
             exact=case.method.exact or not declared.private,
             queries=declared.queries,
         )
-        synthesizer = method.fit(federation)
+        synthesizer = declared.kind(**options).fit(federation)
         count = round(case.dataset.synthetic_share * sum(len(part) for part in rows.sites))
         if case.method.balanced:
             frame = synthesizer.sample_balanced(case.dataset.target, count, rng)
@@ -318,19 +322,6 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
     if rows.test is not None:
         fresh = synthetic.take(rng.permutation(len(synthetic))[: len(rows.test)])
     return FinishedRun(real, synthetic, rows.test, fresh, **about)
-
-
-def _method(case: Case, kind: Any, schema: Schema, workload: Any) -> Any:
-    written = {
-        name: case.dataset.target if (name, value) == ("target", "target") else value
-        for name, value in case.method.options.items()
-    }
-    objects = {name: named(value)() for name, value in written.items() if isinstance(value, str) and ":" in value}
-    plain = {name: value for name, value in written.items() if name not in objects}
-    options = {**read_options(case.method.method, kind, plain, schema), **objects}
-    if case.workload and any(one.name == "workload" for one in dataclasses.fields(kind)):
-        options["workload"] = workload
-    return kind(**options)
 
 
 def _reset_peak() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedsynth.bench.grid import ResultLine
 from fedsynth.bench.spec import AXES, Spec, TableEntry, several
+from fedsynth.errors import number_of
 from fedsynth.evaluation.plots import Chart, curves, svg
 from fedsynth.files import write_whole
 
@@ -79,7 +80,7 @@ def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) 
     held = len({line.cell for line in lines})
     seeds = len({line.cell.seed for line in lines})
     notes = [
-        f"{held:,} of {cells:,} runs, at most {seeds} seeds. Mean ± standard deviation over seeds.",
+        f"{held:,} of {cells:,} runs, at most {number_of(seeds, 'seed')}. Mean ± standard deviation over seeds.",
         *(f"{name}: {entry.note}" for name, entry in spec.datasets.items() if entry.note),
     ]
     (out / "plots").mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import inspect
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +16,18 @@ from typing import Any, Literal
 import msgspec
 
 from fedsynth.bench.floors import FLOORS
-from fedsynth.errors import FedsynthError, InvalidParameter, nearest
+from fedsynth.data.partition import parse_partition
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
+from fedsynth.evaluation.metrics import Metric, find_metric
+from fedsynth.evaluation.suites import find_suite
+from fedsynth.federation.policy_file import trust_named
+from fedsynth.federation.trust import Trust
 from fedsynth.files import Records, parse_toml
 from fedsynth.methods import find_method, method_names
-from fedsynth.runs.job import DEMO_DATA
+from fedsynth.methods.registry import read_options
+from fedsynth.plugins import named
+from fedsynth.runs.job import DEMO_DATA, parse_option
+from fedsynth.schema import Schema
 
 AXES = ("dataset", "method", "epsilon", "delta", "trust", "partition", "sites", "arm", "seed")
 
@@ -345,6 +356,108 @@ def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Names
+
+
+def check_names(spec: Spec) -> None:
+    """Raise :class:`~fedsynth.errors.FedsynthError`, which names the entry, for a name that no run could use.
+
+    The names are those of methods, metrics, partitions, trust models and their options; functions and classes of other
+    modules are imported. Names of columns are checked when a cell reads its rows, before it fits.
+    """
+    for name, method in spec.methods.items():
+        with _within(f"[methods.{name}]"):
+            if (found := _method(spec, name).method) not in FLOORS:
+                method_options(method, found, "target")
+            for trust in method.trusts:
+                parse_trust(trust)
+    for name, partition in spec.partitions.items():
+        with _within(f"[partitions.{name}]"):
+            _check_partition(partition.how)
+    for name, metric in spec.metrics.items():
+        with _within(f"[metrics.{name}]"):
+            _check_metric(metric.metric or name, metric.options)
+    names = {*spec.metrics, *(metric.metric for metric in spec.metrics.values())} - {""}
+    for name, dataset in spec.datasets.items():
+        for about, options in dataset.metrics.items():
+            with _within(f"[datasets.{name}.metrics.{about}]"):
+                entry_named("metric", about, dict.fromkeys(names))
+                _check_metric(spec.metrics.get(about, MetricEntry()).metric or about, options)
+    for number, entry in enumerate(spec.grid, 1):
+        with _within(f"[[grid]] {number}"):
+            filled = _filled(spec, entry)
+            for trust in several(filled.trust, ()):
+                parse_trust(trust)
+            for how in several(filled.partition, ()):
+                if how not in spec.partitions:
+                    _check_partition(how, spec.partitions)
+
+
+@contextmanager
+def _within(place: str) -> Iterator[None]:
+    try:
+        yield
+    except FedsynthError as error:
+        raise FedsynthError(f"{place}: {error}") from error
+
+
+def _check_option(name: str, known: Iterable[str]) -> None:
+    if name not in (names := list(known)):
+        raise Unsupported(f"no option named {name!r}; {nearest(name, names, 'there are')}")
+
+
+def method_options(entry: MethodEntry, method: str, target: str, schema: Schema | None = None) -> dict[str, Any]:
+    """Return the options of a method as arguments of its class; ``target`` is the column to predict.
+
+    Raises the errors of :func:`~fedsynth.methods.registry.read_options`; columns are checked if there is a ``schema``.
+    """
+    kind = find_method(method).kind
+    classes = {name: value for name, value in entry.options.items() if isinstance(value, str) and ":" in value}
+    for name in classes:
+        _check_option(name, (one.name for one in dataclasses.fields(kind)))
+    plain = {
+        name: target if (name, value) == ("target", "target") else value
+        for name, value in entry.options.items()
+        if name not in classes
+    }
+    return read_options(method, kind, plain, schema) | {name: named(place)() for name, place in classes.items()}
+
+
+def parse_trust(text: str) -> Trust:
+    """Return a trust model written as in a grid, such as "secure:min_honest=9"."""
+    name, _, numbers = text.partition(":")
+    return trust_named(name, dict(parse_option(one) for one in numbers.split(",") if one))
+
+
+def is_function(partition: str) -> bool:
+    """Return whether a partition is a function, written as ``package.module:function``."""
+    return ":" in partition and "." in partition.partition(":")[0]
+
+
+def _check_partition(how: str, entries: Mapping[str, Any] | None = None) -> None:
+    if is_function(how):
+        named(how)
+    elif how.partition(":")[0] not in ("column", "values"):  # these need the columns of the data
+        try:
+            parse_partition(how, None)
+        except Unsupported as error:
+            hint = f"; of [partitions], {nearest(how, entries)}" if entries else ""
+            raise Unsupported(f"{error}{hint}") from error
+
+
+def _check_metric(name: str, options: Mapping[str, Any]) -> None:
+    found = find_metric(name)
+    of_run = inspect.signature(found.function if isinstance(found, Metric) else found)
+    known = list(of_run.parameters.values())[1:]
+    for option, value in options.items():
+        if not any(one.kind is one.VAR_KEYWORD for one in known):
+            _check_option(option, (one.name for one in known))
+        if option in ("suite", "suites"):
+            for suite in several(value, ()) if isinstance(value, str) else value:
+                find_suite(suite)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Cells
 
 
@@ -356,22 +469,22 @@ def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
     without a delta, and an entry without methods.
     """
     found: dict[Cell, Case] = {}
-    for entry in spec.grid:
-        filled = msgspec.structs.replace(
-            entry, **{name: getattr(spec.defaults, name) for name in GridEntry.__struct_fields__ if _unset(entry, name)}
-        )
-        for case in _multiplied(spec, filled, seeds):
-            found[case.cell] = case if case.cell not in found else _merged(found[case.cell], case)
+    for number, entry in enumerate(spec.grid, 1):
+        with _within(f"[[grid]] {number}"):
+            for case in _multiplied(spec, _filled(spec, entry), seeds):
+                found[case.cell] = case if case.cell not in found else _merged(found[case.cell], case)
     return sorted(found.values(), key=lambda case: case.cell.seed)
 
 
-def _unset(entry: GridEntry, name: str) -> bool:
-    return getattr(entry, name) is None
+def _filled(spec: Spec, entry: GridEntry) -> GridEntry:
+    """Return an entry of the grid with the specification's defaults in place of what it leaves out."""
+    unset = [name for name in GridEntry.__struct_fields__ if getattr(entry, name) is None]
+    return msgspec.structs.replace(entry, **{name: getattr(spec.defaults, name) for name in unset})
 
 
 def _multiplied(spec: Spec, entry: GridEntry, seeds: int | None) -> Iterator[Case]:
     if entry.methods is None:
-        raise FedsynthError("an entry of [[grid]] names no methods; add methods = [...]")
+        raise FedsynthError("the entry names no methods; add methods = [...]")
     metrics = {name: entry_named("metric", name, spec.metrics) for name in several(entry.metrics, tuple(spec.metrics))}
     which = spec.seeds if entry.seeds is None else entry.seeds
     drawn = tuple(range(which)) if isinstance(which, int) else which

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +66,7 @@ def simulate(
         The run.toml of an earlier run, to run the same job again: all settings come from it. Only --out, --force,
         --device and --json may stand beside it.
     """
+    from fedsynth.methods import find_method
     from fedsynth.runs.run import run_simulated
 
     if config is not None:
@@ -77,6 +80,8 @@ def simulate(
         raise errors.InvalidParameter("--epsilon and --delta are required, for example --epsilon 1 --delta 1e-6")
     else:
         made = job(**{"delta": 0.0, **job.keywords})
+    if not json_ and find_method(made.method).trains:
+        print(f"{made.method} trains neural networks, which takes minutes or longer.", file=sys.stderr)
     with computing_on(device), shown(not json_) as progress:
         outcome = run_simulated(made, out, force=force, progress=progress)
         evaluation, unmeasured = None, ""
@@ -103,6 +108,8 @@ def demo(*, out: Path = Path("fedsynth-demo"), force: bool = False, json_: bool 
 
     target = "physical_limitation"
     job = Job("auto", 1.0, 1e-6, data=DEMO_DATA, partition="label-skew:0.5", holdout=0.1, target=target)
+    if not json_ and all(map(find_spec, ("statsmodels", "statsmodels.datasets"))):  # else an error follows at once
+        print("Fitting the table over 10 sites and measuring the result: about 7 s of one core.", file=sys.stderr)
     with shown(not json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
         page, evaluation = named("fedsynth.evaluation.run_files:report_run")(out, progress)
@@ -215,7 +222,7 @@ def sample(
     write_frame(spreadsheet.spreadsheet_safe(drawn) if spreadsheet_safe else drawn, out)
     redrawn = drawn.attrs.get("redrawn", 0.0)
     facts = {"rows": rows, "file": str(out), "redrawn": redrawn}
-    say(json_, facts, "\n".join(filter(None, [_redrawn(redrawn), f"{rows} rows in {out}"])))
+    say(json_, facts, "\n".join(filter(None, [_redrawn(redrawn), f"{errors.number_of(rows, 'row')} in {out}"])))
 
 
 def _redrawn(share: float) -> str:
@@ -312,7 +319,7 @@ def schema_draft(
             for note in notes:
                 print(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
         rest = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
-        print(f"\n{len(draft.schema.names)} columns in {out}{rest}.", end=" ")
+        print(f"\n{errors.number_of(len(draft.schema.names), 'column')} in {out}{rest}.", end=" ")
         print("This DRAFT is derived from rows: edit it before sharing.")
 
 
@@ -363,7 +370,7 @@ def schema_check(file: str, /, *, schema: Path, records: Records | None = None, 
             left_out = f", {report.left_out} of them left out; the file {'fits' if report.ok else 'does not fit'}"
         else:
             left_out = ", none of which can be used: a column is missing or cannot be read; the file does not fit"
-        print(f"{report.rows} rows{left_out} {schema} (schema digest {agreed.digest[:12]})")
+        print(f"{errors.number_of(report.rows, 'row')}{left_out} {schema} (schema digest {agreed.digest[:12]})")
     return None if report.ok else 3
 
 
@@ -403,11 +410,13 @@ def _report(
             "categories. For anything but a trial, edit the schema, delete its line draft = true, and pass --schema.\n"
         )
     if outcome.rows.left_out:
-        print(f"{outcome.rows.left_out} rows do not fit the schema and were left out; see `fedsynth schema check`\n")
-    print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
+        lost = outcome.rows.left_out
+        print(f"rows that do not fit the schema and were left out: {lost}; see `fedsynth schema check`\n")
+    made, columns = outcome.synthetic.shape
+    print(f"{errors.number_of(made, 'synthetic row')} of {errors.number_of(columns, 'column')}")
     if redrawn := _redrawn(outcome.synthetic.attrs.get("redrawn", 0.0)):
         print(redrawn)
-    print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")
+    print(f"by {job.method} over {errors.number_of(job.sites, 'site')} ({job.partition}), trust: {job.trust}\n")
     print(outcome.ledger)
     print()
     print(outcome.statement.text)

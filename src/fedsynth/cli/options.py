@@ -58,6 +58,11 @@ class Shared(msgspec.Struct, frozen=True):
     """Fingerprint of a received file (30 digits in groups, hence in quotes), as it was read out to you by phone: a file
     with another fingerprint is refused. Repeat it for several files. Without it, you are shown each fingerprint and
     asked to compare it."""
+    folder: Path = Path()
+    """Folder of the federation, written by `fedsynth deploy init`."""
+    schema: Path = Path()
+    """Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed; `fedsynth
+    schema draft` makes a first one."""
     connection: str = "federation"
     """Name under which Flower's config.toml (in the folder FLWR_HOME, else FOLDER/server) lists the SuperLink, Flower's
     server program."""

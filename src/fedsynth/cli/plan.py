@@ -69,8 +69,6 @@ def plan(
 
     Parameters
     ----------
-    schema
-        Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed.
     rows
         Number of real rows of all sites together: an estimate from public knowledge, since an exact count could itself
         reveal something about a person.
@@ -219,7 +217,7 @@ def advise(
     if json_:
         print(json.dumps(found.to_json()))
         return
-    _tell_advice(found, f"{made.sites} sites, epsilon {made.epsilon:g}, trust {made.trust}", wanted)
+    _tell_advice(found, f"{errors.number_of(made.sites, 'site')}, epsilon {made.epsilon:g}, trust {made.trust}", wanted)
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -359,7 +357,7 @@ def _span(of: ForecastRange, form: str, unit: float = 1.0) -> str:
 
 def _tables(most: Extent) -> str:
     """Return the largest tables of a planned question in words."""
-    columns = "1 column" if most.order == 1 else f"at most {most.order} columns"
+    columns = ("" if most.order == 1 else "at most ") + errors.number_of(most.order, "column")
     return f"{columns} each, over {most.columns} in all, with at most {most.cells:,} cells together"
 
 
@@ -375,8 +373,10 @@ def _plan_text(made: Agreement) -> str:
     currency, whole = ("epsilon", made.budget.epsilon) if made.budget.pure else ("rho", made.budget.rho)
     lines = [
         f"plan {made.digest}",
-        f"{made.method} over {made.sites} sites, trust {made.trust}{settings}, schema {made.schema[:12]}",
-        f"protects a person with up to {made.unit.rows} rows at each of up to {made.unit.sites} sites",
+        f"{made.method} over {errors.number_of(made.sites, 'site')}, trust {made.trust}{settings}, "
+        f"schema {made.schema[:12]}",
+        f"protects a person with up to {errors.number_of(made.unit.rows, 'row')} at each of up to "
+        f"{errors.number_of(made.unit.sites, 'site')}",
         f"at most {limit} ({currency} = {whole:.6g}); one run may ask one site at most:",
     ]
     if made.guarantee != made.budget:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.data.sdv import sdv_kinds
-from fedsynth.errors import SchemaError
+from fedsynth.errors import SchemaError, number_of
 from fedsynth.schema import Schema
 from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import (
@@ -178,7 +178,7 @@ def _draft_column(
         return None, [f"holds {unusable}; write numbers, text or times"]
     if pd.api.types.infer_dtype(present) == "decimal":
         present = present.astype("float64")
-    notes = [f"missing in {len(values) - len(present)} rows"] if missing else []
+    notes = [f"missing in {number_of(len(values) - len(present), 'row')}"] if missing else []
     if pd.api.types.is_bool_dtype(present.dtype):
         return Boolean(name, missing), notes
     if pd.api.types.is_datetime64_any_dtype(present.dtype):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedsynth.errors import number_of
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Categorical
 from fedsynth.schema.forms import Computed, Identifier
@@ -51,7 +52,7 @@ def formula_warnings(schema: Schema) -> list[str]:
         named = [column.name] if is_formula(column.name) else []
         values = sorted({text for text in texts if is_formula(text)})
         said = [f"the name of column {column.name!r}"] * bool(named)
-        said += [f"{len(values)} values of column {column.name!r} ({_listed(values)})"] * bool(values)
+        said += [f"{number_of(len(values), 'value')} of column {column.name!r} ({_listed(values)})"] * bool(values)
         if said:
             found.append(
                 f"{' and '.join(said)} would run as formulas where a spreadsheet opens the synthetic CSV file: agree "

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 import fedsynth
-from fedsynth.errors import FedsynthError, exit_code, explained, said
+from fedsynth.errors import FedsynthError, exit_code, explained, number_of, said
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
@@ -609,14 +609,14 @@ def follow(reader: EventReader, view: RunView, unheard: Callable[[], object]) ->
 def line_of(view: RunView, event: Event) -> str:
     """Return one line of text for an event that ``view`` contains already; empty if it is not to be shown."""
     if isinstance(event, AttemptBegun):
-        return f"{len(event.sites)} sites; a round waits for them up to {_time(event.deadline)}"
+        return f"{number_of(len(event.sites), 'site')}; a round waits for them up to {_time(event.deadline)}"
     if isinstance(event, RoundsExpected):
-        return f"about {event.rounds} rounds in all"
+        return f"about {number_of(event.rounds, 'round')} in all"
     if isinstance(event, SiteReported):
         return "" if event.state == "answered" else f"{event.site} is {event.state}"
     if isinstance(event, RoundStarted):
         expected = max(view.expected, event.round) if view.expected else None
-        return f"{_round(event.round, expected, _question(event))}, to {len(event.bytes)} sites"
+        return f"{_round(event.round, expected, _question(event))}, to {number_of(len(event.bytes), 'site')}"
     if isinstance(event, SiteReplied):
         return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
     if isinstance(event, WorkAdvanced):
@@ -629,8 +629,8 @@ def line_of(view: RunView, event: Event) -> str:
 def lines_of(facts: Mapping[str, Any]) -> list[str]:
     """Return the :meth:`~RunView.facts` of a run as lines of text: round, sites, bytes, times and its result."""
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["began"]))
-    sites = len(facts["sites"])
-    lines = [f"run {facts['run']} ({begun}): {facts['method']} over {sites} sites, trust {facts['trust']}"]
+    sites = number_of(len(facts["sites"]), "site")
+    lines = [f"run {facts['run']} ({begun}): {facts['method']} over {sites}, trust {facts['trust']}"]
     if facts["round"]:
         lines.append(_round(facts["round"], facts["rounds"], facts["question"]))
     if facts["progress"] and not facts["end"]:
@@ -675,7 +675,7 @@ def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if len(shown) > MOST_SITES:
         yield f"  and {len(shown) - MOST_SITES} more that have not answered"
     if len(shown) < len(sites):
-        yield f"  {len(sites) - len(shown)} sites have answered"
+        yield f"  {number_of(len(sites) - len(shown), 'site')} answered"
 
 
 def _time(seconds: float) -> str:

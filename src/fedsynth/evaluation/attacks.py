@@ -30,7 +30,7 @@ from fedsynth.evaluation.persons import (
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import Estimate, EvaluationTables
 from fedsynth.evaluation.suites import quiet
-from fedsynth.rows import Table
+from fedsynth.rows import Table, concatenate
 
 Scores = NDArray[np.float64]
 _Z = 1.959964  # 95 % of a normal law
@@ -364,33 +364,23 @@ def _guesses(
     # Distinct rows weighted by their counts have the same optimum, and training is faster. The kernel's width is
     # scikit-learn's default for all rows.
     width = 1 / (points.shape[1] * float(points.var()) or 1.0)
-    attackers: dict[str, Callable[[], tuple[Any, Callable[[Table], NDArray[Any]]]]] = {
-        "random forest": lambda: (RandomForestClassifier(random_state=seed).fit(points, labels), space.coordinates),
-        "support vector machine": lambda: (SVC(gamma=width).fit(cases, classes, weights), space.coordinates),
-        "naive Bayes": lambda: (
-            CategoricalNB(min_categories=list(train.schema.shape(subset))).fit(codes(train), labels),
-            codes,
-        ),
-        "nearest neighbours": lambda: (
-            KNeighborsClassifier(min(5, len(labels))).fit(points, labels),
-            space.coordinates,
-        ),
-        "logistic regression": lambda: (
-            LogisticRegression(max_iter=1000).fit(cases, classes, weights),
-            space.coordinates,
-        ),
+    attackers: dict[str, Callable[[], Any]] = {
+        "random forest": lambda: RandomForestClassifier(random_state=seed).fit(points, labels),
+        "support vector machine": lambda: SVC(gamma=width).fit(cases, classes, weights),
+        "naive Bayes": lambda: CategoricalNB(min_categories=list(train.schema.shape(subset))).fit(codes(train), labels),
+        "nearest neighbours": lambda: KNeighborsClassifier(min(5, len(labels))).fit(points, labels),
+        "logistic regression": lambda: LogisticRegression(max_iter=1000).fit(cases, classes, weights),
     }
+    together, ends = concatenate(asked), np.cumsum([len(table) for table in asked])[:-1]
+    mixed, coded = (np.unique(encode(together), axis=0, return_inverse=True) for encode in (space.coordinates, codes))
     guesses: dict[str, list[NDArray[np.int64]]] = {}
     for name, trained in attackers.items():
         if (labels == labels[0]).all():  # nothing to learn, and some learners refuse a single class
             guesses[name] = [np.full(len(table), labels[0], dtype=np.int64) for table in asked]
             continue
+        rows, which = coded if name == "naive Bayes" else mixed
         with quiet():
-            attacker, encode = trained()
-        guesses[name] = []
-        for table in asked:
-            rows, which = np.unique(encode(table), axis=0, return_inverse=True)
-            guesses[name].append(attacker.predict(rows)[which].astype(np.int64))
+            guesses[name] = np.split(trained().predict(rows)[which].astype(np.int64), ends)
     guesses["majority"] = [_majority(votes) for votes in zip(*guesses.values(), strict=True)]
     return guesses
 

@@ -63,7 +63,8 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
     projected = PCA(0.85, svd_solver="covariance_eigh" if space.shape[0] > space.shape[1] else "full").fit_transform(
         space
     )
-    many = min(clusters, len(np.unique(space, axis=0)))
+    few = len(np.unique(space[: 50 * clusters], axis=0))  # mostly enough, and sorting all rows takes as long as k-means
+    many = clusters if few >= clusters else min(clusters, len(np.unique(space, axis=0)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # equal rows after projection: fewer clusters
         found = KMeans(many, n_init=1, random_state=seed).fit_predict(projected)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest
+from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest, number_of
 from fedsynth.evaluation import fidelity, privacy
 from fedsynth.evaluation.metrics import EVALUATED, FIRST, METRICS, Comparison, Metric
 from fedsynth.evaluation.persons import count_persons, standard_error, take_persons
@@ -367,7 +367,7 @@ def _comparison(evidence: EvaluationTables, trials: Sequence[Resample]) -> str:
     if evidence.by_person:
         pool, about = f"{pool} by person", "about "
     return (
-        f"Fidelity scores are means of {len(trials)} comparisons. Each shuffled and split {pool}: "
+        f"Fidelity scores are means of {number_of(len(trials), 'comparison')}. Each shuffled and split {pool}: "
         f"{about}{len(one.real):,} rows to compare with, {len(one.reference):,} others as the reference. "
         f"{len(one.synthetic):,} synthetic rows were drawn, as many as the reference has. "
         "Bands: 1.96 standard deviations of one comparison."

@@ -232,7 +232,8 @@ def wasserstein_2d(
     The solver gets reduced costs ``c(x, y) - f(x) + f(y)``, with f the sum of the Kantorovich potentials of the two
     columns. That changes the total cost of every assignment by the same constant, so the optimum is the same. Since the
     potentials solve the transport of each column by itself, the solver finds most of the assignment at once: four times
-    as fast on tables that differ.
+    as fast on tables that differ. Before that, rows that both tables have are left out, one against one: the optimum
+    depends on the difference of the two distributions alone, since the ground distance is a metric.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -250,16 +251,20 @@ def wasserstein_2d(
             continue
         drawn = np.concatenate([part[rng.permutation(len(part))[:size]] for part in points])
         scaled = (drawn - drawn.min(axis=0)) / np.where(np.ptp(drawn, axis=0) > 0, np.ptp(drawn, axis=0), 1.0)
-        reduced = np.zeros((size, size))
-        for values in scaled.T:
-            left, right = values[:size], values[size:]
+        cells, which = np.unique(scaled.view(np.complex128), return_inverse=True)  # a complex number is a pair
+        surplus = np.bincount(which[:size, 0], minlength=len(cells)) - np.bincount(
+            which[size:, 0], minlength=len(cells)
+        )
+        sides = [np.repeat(cells, np.maximum(sign * surplus, 0)).view(np.float64).reshape(-1, 2) for sign in (1, -1)]
+        reduced = np.zeros((len(sides[0]), len(sides[1])))
+        for left, right in zip(sides[0].T, sides[1].T, strict=True):
             own, theirs = _potentials(left, right)
             apart = np.subtract.outer(left, right)
             reduced += np.abs(apart, out=apart)
             reduced -= own[:, None]
             reduced += theirs
         from_rows, to_rows = linear_sum_assignment(reduced)
-        distances[name] = float(np.abs(scaled[:size][from_rows] - scaled[size:][to_rows]).sum(axis=1).mean())
+        distances[name] = float(np.abs(sides[0][from_rows] - sides[1][to_rows]).sum() / size)
     return distances
 
 

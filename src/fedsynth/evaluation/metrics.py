@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsynth import rows
 from fedsynth.cliques import Workload, random_workload
-from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.errors import InvalidParameter, Unsupported, nearest, number_of
 from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import Details, EvaluationTables, Family, Measured, Score, value_of
@@ -136,12 +136,14 @@ class Metric:
 
         Raises :class:`Unsupported` where the run has no rows, target or model to compute them from.
         """
-        if self.measure is not None:
-            return self.measure(run, **options)
-        if self.comparisons is None:
-            name = next(name for name, one in METRICS.items() if one is self)
-            return evaluation(run, [name], **options)
-        return self._compared(run, **options)
+        return self.function(run, **options)
+
+    @property
+    def function(self) -> Measure:
+        """The function of a :class:`FinishedRun` that computes the figures; its other parameters are the options."""
+        if self.comparisons is not None:
+            return self.measure or self._compared
+        return self.measure or partial(evaluation, metrics=[name for name, one in METRICS.items() if one is self])
 
     def _compared(self, run: FinishedRun, test: bool = False) -> float | Mapping[str, float]:
         assert self.comparisons is not None
@@ -247,7 +249,7 @@ def _wasserstein_2d(real: Table, seed: int) -> Iterator[Comparison]:
 def _workload_errors(real: Table, seed: int) -> Iterator[Comparison]:
     for order in range(1, min(3, len(real.codes)) + 1):
         workload = random_workload(len(real.codes), order, _MARGINALS, seed)
-        note = f"{len(workload)} marginals, L1 distance (0 to 2)"
+        note = f"{number_of(len(workload), 'marginal')}, L1 distance (0 to 2)"
         yield Comparison(partial(_error_by_marginal, workload=workload), note, f"{order}-way")
 
 

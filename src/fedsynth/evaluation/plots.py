@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from fedsynth.errors import number_of
 from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
 from fedsynth.evaluation.score import Score
 
@@ -330,7 +331,7 @@ def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: flo
     ]
     gist = f"Largest: {largest[1]}." if largest[1] else "All are zero."
     side = left + len(names) * cell
-    return Chart(side, side, f"{what}, {len(names)} columns. {gist}", tuple(marks), tuple(texts))
+    return Chart(side, side, f"{what}, {number_of(len(names), 'column')}. {gist}", tuple(marks), tuple(texts))
 
 
 def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]) -> Chart:

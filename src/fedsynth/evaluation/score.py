@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, number_of
 from fedsynth.evaluation.persons import count_persons, take_persons
 from fedsynth.persons import UNKNOWN
 from fedsynth.privacy.cost import Number
@@ -122,7 +122,9 @@ class EvaluationTables:
         """Raise :class:`Unsupported` for a table with fewer than 2 rows or with another schema."""
         for name, table in (("real", self.real), ("synthetic", self.synthetic), ("hold-out", self.holdout)):
             if table is not None and len(table) < 2:
-                raise Unsupported(f"the {name} table has {len(table)} rows; an evaluation needs at least 2")
+                raise Unsupported(
+                    f"the {name} table has {number_of(len(table), 'row')}; an evaluation needs at least 2"
+                )
             if table is not None and table.schema.digest != self.real.schema.digest:
                 raise Unsupported(f"the {name} and the real table have different schemas; encode all with the same")
         self._check_persons()
@@ -135,8 +137,8 @@ class EvaluationTables:
         for name, persons in known.items():
             if nameless := int((persons == UNKNOWN).sum()):
                 raise Unsupported(
-                    f"{nameless} rows of the {name} table have no person; fill in the column that identifies persons, "
-                    "or remove these rows"
+                    f"rows of the {name} table without a person: {nameless}; fill in the column that identifies "
+                    "persons, or remove these rows"
                 )
             if (persons == persons[0]).all():
                 raise Unsupported(f"the {name} table has the rows of one person; an evaluation needs at least 2")

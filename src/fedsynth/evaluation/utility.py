@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, number_of
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one, f1
 from fedsynth.evaluation.features import integer_codes, is_numeric
 from fedsynth.evaluation.references import cached
@@ -130,8 +130,8 @@ def utility(
                 found.setdefault(score, {}).setdefault(name, []).append((value, real_scores[score]))
     progress(f"utility, {chosen.name}", 1, 1)
     note = (
-        f"{rows:,} training rows a side, {len(test):,} test rows, {repeats} draws; {chosen.name}: {chosen.source}; "
-        f"{chosen.features}"
+        f"{rows:,} training rows a side, {len(test):,} test rows, {number_of(repeats, 'draw')}; "
+        f"{chosen.name}: {chosen.source}; {chosen.features}"
     )
     if len(real.codes) - 1 > _MAX_COLUMNS:
         note += f"; {_MAX_COLUMNS} random columns of {len(real.codes) - 1} to learn from"

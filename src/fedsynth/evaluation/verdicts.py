@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from fedsynth.errors import number_of
 from fedsynth.evaluation.dependence import is_kept, is_near
 from fedsynth.evaluation.score import Score, Verdict
 
@@ -68,8 +69,8 @@ def _associations(score: Score) -> tuple[Verdict, str]:
     kept, usual = score.synthetic.value, score.reference.value
     lost = [f"{name}: {real:.2f} → {one:.2f}" for name, real, one in lost_associations(score)]
     says = (
-        f"Of {len(score.details)} pairs of strongly associated columns, the synthetic rows keep {kept:.0%}, other real "
-        f"rows {usual:.0%}. {_listed('Lost (real → synthetic)', lost)}"
+        f"Of {number_of(len(score.details), 'pair')} of strongly associated columns, the synthetic rows keep "
+        f"{kept:.0%}, other real rows {usual:.0%}. {_listed('Lost (real → synthetic)', lost)}"
     )
     if kept < _LOST * usual:
         return "alarm", says
@@ -81,8 +82,8 @@ def _correlations(score: Score) -> tuple[Verdict, str]:
     far = sorted(((abs(one - real), name, real, one) for name, (one, real) in score.details.items()), reverse=True)
     named = [f"{name}: {real:.2f} → {one:.2f}" for _, name, real, one in far if not is_near(real, one)]
     says = (
-        f"Of {len(score.details)} strong correlations, {kept:.0%} are within 0.1 in the synthetic rows, {usual:.0%} in "
-        f"other real rows. {_listed('Farthest off (real → synthetic)', named)}"
+        f"Of {number_of(len(score.details), 'strong correlation')}, {kept:.0%} are within 0.1 in the synthetic rows, "
+        f"{usual:.0%} in other real rows. {_listed('Farthest off (real → synthetic)', named)}"
     )
     return "review" if kept < _KEPT * usual else "good", says
 
@@ -92,8 +93,9 @@ def _heaps(score: Score) -> tuple[Verdict, str]:
     far = sorted(((abs(one - real), name, real, one) for name, (one, real) in score.details.items()), reverse=True)
     named = [f"{name}: {real:.1%} → {one:.1%}" for gap, name, real, one in far if gap > 0.01]
     says = (
-        f"Of {len(score.details)} values that at least 1 % of the real rows have exactly, {kept:.0%} are as frequent "
-        f"in the synthetic rows, {usual:.0%} in other real rows. {_listed('Farthest off (real → synthetic)', named)}"
+        f"Of {number_of(len(score.details), 'value')} that at least 1 % of the real rows have exactly, {kept:.0%} are "
+        f"as frequent in the synthetic rows, {usual:.0%} in other real rows. "
+        f"{_listed('Farthest off (real → synthetic)', named)}"
     )
     return "review" if kept < _KEPT * usual else "good", says
 
@@ -110,7 +112,8 @@ def _columns(score: Score) -> tuple[Verdict, str]:
     gaps = {name: reference - one for name, (one, reference) in score.details.items()}
     mean = score.reference.value - score.synthetic.value
     wrong = sorted((name for name, gap in gaps.items() if gap > _GAP), key=lambda name: -gaps[name])
-    says = f"{len(wrong) or 'No'} of {len(gaps)} columns are more than {_GAP} below their reference"
+    of = f"{len(wrong) or 'None'} of {number_of(len(gaps), 'column')} {'are' if len(wrong) > 1 else 'is'}"
+    says = f"{of} more than {_GAP} below the reference"
     says = _listed(says, wrong) or f"{says}."
     if mean > _LARGE_MEAN_GAP:
         return "alarm", says

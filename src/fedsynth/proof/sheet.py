@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedsynth.errors import number_of
 from fedsynth.federation.wire import QuestionHead
 from fedsynth.privacy.cost import Budget, Cost, Norms, to_json
 from fedsynth.privacy.ledger import Entry
@@ -131,7 +132,7 @@ class ProofSheet:
         ]
         return "\n".join(
             [
-                f"Proof sheet of run {self.run}: {len(self.lines)} releases, trust {self.trust}",
+                f"Proof sheet of run {self.run}: {number_of(len(self.lines), 'release')}, trust {self.trust}",
                 f"Schema: {self.schema}",
                 f"Protected: {self.protected}. Limit: {limit}.",
                 "",

@@ -135,7 +135,7 @@ class Job(Settings, frozen=True):
     """Number of sites over which the rows are split."""
     partition: str = "iid"
     """How the rows are split over the sites. iid: at random, in equal parts; quantity:A: at random, in unequal parts;
-    label-skew:A: each class of the label (the column --target, else the last one) in unequal shares;
+    label-skew:A: each class of the label (the target, else the last column) in unequal shares;
     capped-label-skew:A: the same, but a site that has its equal share of the rows gets no further classes; column:NAME:
     all rows with the same value (or bin) of that column at one site; values:NAME: one site for each of the first values
     of that column (in the schema, else the most common ones), without the rows of other values; cluster: similar rows

@@ -203,7 +203,7 @@ def account(
         return 0
     if close:
         questions = close_run(config, book, close)
-        gone = f"closed {close}, which asked {questions} questions"
+        gone = f"closed {close}, which asked {errors.number_of(questions, 'question')}"
         said = gone if questions else f"{close} was closed before this command"
         say(json_, {"run": close, "questions": questions}, said)
         return 0
@@ -220,9 +220,12 @@ def _verdict(found: AuditResult, noted: str, json_: bool, facts: dict[str, Any],
     wrong = [found.fault] if found.fault else []
     if noted and not found.noted_at:
         wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
-    said = wrong or [f"{found.rows} audit rows, each follows from the one before it"]
+    said = wrong or [f"{errors.number_of(found.rows, 'audit row')}, each follows from the one before it"]
     if noted and found.noted_at:
-        said.append(f"the head given by --noted is row {found.noted_at}; {found.rows - found.noted_at} rows follow it")
+        later = found.rows - found.noted_at
+        said.append(
+            f"the head given by --noted is row {found.noted_at}, with {errors.number_of(later, 'row')} after it"
+        )
     checked = {"intact": not wrong, "problems": wrong, "rows": found.rows, "noted_at": found.noted_at}
     text = "\n".join([*lines, *said, f"head: {found.head}"])
     say(json_, {**facts, **checked, "broken": found.broken, "head": found.head}, text)
@@ -262,7 +265,7 @@ def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]
         what = f"{agreed.method or 'method not told'}, {agreed.trust}, sites: {agreed.sites}"
         lines.append(
             f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {spent.at(delta):.4g}, idle for {idle:.1f} "
-            f"of {config.policy.keep_runs_days:g} days, {len(asked)} questions"
+            f"of {config.policy.keep_runs_days:g} days, {errors.number_of(len(asked), 'question')}"
             + (", the last of them:" if len(asked) > _LISTED else "")
         )
         lines += [
@@ -310,7 +313,7 @@ def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool)
             "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
             "this site's budget it counts for more than the limit (docs/policy.md)"
         )
-    lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; these {len(costs)} runs are closed")
+    lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; {errors.number_of(len(costs), 'run')} closed")
     lines.append(f"  account: epsilon {before:.4g} of {limit.epsilon:g} now, {after:.4g} afterwards")
     if asks and json_:
         runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]

@@ -79,7 +79,8 @@ def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_count
         f"  server   {terms.superlink}\n"
         f"  schema   {Schema.from_toml(terms.schema).digest[:12]}, which is schema.toml in the folder\n"
         f"  job      {terms.method}, epsilon {terms.epsilon:g}, delta {terms.delta:g}, trust {terms.trust}\n"
-        f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites{kinds}"
+        f"  protects a person with {errors.number_of(terms.rows_per_person, 'row')} at each of "
+        f"{errors.number_of(terms.sites_per_person, 'site')}{kinds}"
     )
     if not check_folder(invitation, folder):
         compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", given, json_)
@@ -115,7 +116,7 @@ def _accept(admission: Admission, folder: Path, given: Sequence[str], replace: b
     if old is not None or config.roster is None:
         names = "\n".join(f"  {one.name:16} identity key {one.identity[:16]}..." for one in roster.members)
         changed = "" if old is None else f"\nThis roster DIFFERS from the one before: {difference(old, roster)}."
-        shown = f"The roster of the federation, {len(roster.members)} sites:\n{names}{changed}"
+        shown = f"The roster of the federation, {errors.number_of(len(roster.members), 'site')}:\n{names}{changed}"
         compare(shown, roster.fingerprint, "Do all other sites read out the same by phone?", given, json_)
     _, path = accept(admission, config)
     facts = {
@@ -163,8 +164,6 @@ def deploy_admit(
 
     Parameters
     ----------
-    folder
-        Folder of the federation, written by `fedsynth deploy init`.
     received
         Files that sites have sent: first SITE.request (to join), later SITE.signed (the site's signature under the
         roster). Without any: show who has joined.
@@ -268,8 +267,6 @@ def deploy_try(
 
     Parameters
     ----------
-    folder
-        Folder of the federation, written by `fedsynth deploy init`.
     data
         Test table to split over the sites of job.toml: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME
         (without a password: put that into ~/.pgpass).
@@ -318,7 +315,8 @@ def deploy_try(
     say(
         json_,
         {**facts, "rows": {name: len(part) for name, part in tables.items()}},
-        f"The run took {seconds:.0f} s with {exchanges} exchanges, {each:.1f} s each, on this machine.\n"
+        f"The run took {seconds:.0f} s with {errors.number_of(exchanges, 'exchange')}, {each:.1f} s each, on this "
+        "machine.\n"
         f"The result is in {out}, laid out like that of a real run. All processes have ended.",
     )
 

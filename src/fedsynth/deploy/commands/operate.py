@@ -54,8 +54,6 @@ def deploy_serve(
 
     Parameters
     ----------
-    folder
-        Folder of the federation, written by `fedsynth deploy init`.
     superlink
         HOST:PORT of Flower's server (SuperLink) on this machine.
     secret
@@ -109,8 +107,6 @@ def deploy_run(
 
     Parameters
     ----------
-    folder
-        Folder of the federation, written by `fedsynth deploy init`.
     database
         Database file of the SuperLink, Flower's server program, from which this command deletes the messages: the one
         that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.
@@ -343,8 +339,6 @@ def deploy_status(
 
     Parameters
     ----------
-    folder
-        Folder of the federation, written by `fedsynth deploy init`.
     all_
         Show all runs of the federation. Without it: only the last one.
     watch
@@ -420,8 +414,6 @@ def deploy_stop(
 
     Parameters
     ----------
-    folder
-        Folder of the federation, written by `fedsynth deploy init`.
     purge
         Delete all messages from the database of Flower's server (SuperLink), also where no run goes on.
     database
@@ -445,7 +437,7 @@ def deploy_stop(
             time.sleep(2)
         deleted = delete_messages(file)
         facts |= {"database": str(file), "deleted": dict(deleted)}
-        lines.append(f"{sum(deleted.values())} entries deleted from {file}")
+        lines.append(f"{errors.number_of(sum(deleted.values()), 'entry', 'entries')} deleted from {file}")
     say(json_, facts, "\n".join(lines))
 
 

@@ -33,7 +33,7 @@ from fedsynth.deploy.host.config import INVITATION, SiteConfig
 from fedsynth.deploy.host.rows import load_rows, person_limit, rows_in_place
 from fedsynth.deploy.host.state import among_peers, open_account, public_part, site_secret
 from fedsynth.deploy.roster import Invitation, load
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError, said
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError, number_of, said
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
@@ -453,7 +453,7 @@ def _rows(config: SiteConfig) -> str:
         told += f", more than the {config.policy.timed_rows} of timed_rows: how long training takes would show that"
     told += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.drafted else ""
     if config.person:
-        told += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
+        told += f"; at most {number_of(config.policy.unit.rows, 'row')} of each {config.person!r}"
     if not config.holds_rows:
         where = "streamed" if config.streamed else "counted where they are"
         told += f"; {where}, each question as the rows are then"
@@ -518,12 +518,12 @@ def _policy(config: SiteConfig) -> str:
     unlimited = "a run is limited by its plan" if policy.plans else "one run may spend everything"
     per_run = f"epsilon {policy.per_run.epsilon:g} a run" if policy.per_run else unlimited
     size = "public" if policy.size_is_public else "secret"
-    plans = f"{len(policy.plans)} approved plans" if policy.plans else "ANY run, planned or not"
+    plans = number_of(len(policy.plans), "approved plan") if policy.plans else "ANY run, planned or not"
     exact = "; RELEASES WITHOUT NOISE are allowed: nothing is guaranteed" if policy.exact else ""
     others = "".join(f"; asks of {place} are answered" for place in policy.kinds.values())
     return (
         f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
-        f"{len(config.peers)} sites in the roster{others}{exact}"
+        f"{number_of(len(config.peers), 'site')} in the roster{others}{exact}"
     )
 
 
@@ -552,7 +552,7 @@ def _roster(config: SiteConfig) -> PreflightCheck:
     if config.roster is None:
         mend = f"send {config.name}.request to the coordinator; fedsynth site join takes the admission that comes back"
         return _warning("roster", "this site is not admitted yet", mend)
-    found = f"{len(config.peers)} sites, fingerprint {config.roster.roster.fingerprint}"
+    found = f"{number_of(len(config.peers), 'site')}, fingerprint {config.roster.roster.fingerprint}"
     if lacking := config.roster.unsigned:
         told = f"{found}; NOT signed by all: {', '.join(lacking)} did not say that they have the same one"
         mend = "they run fedsynth site join and send what it writes; then take the coordinator's newest admission"
