@@ -42,6 +42,13 @@ def test_each_kind_of_run_refuses_the_job_of_the_other(tmp_path):
         run_simulated(DEPLOYED, tmp_path / "run")
 
 
+@pytest.mark.parametrize("key", ["zz" * 32, "ab", "", "north"])
+def test_a_job_with_a_peer_that_is_no_key_says_which(key):
+    job = Job("oneshot", 1, 1e-6, trust="secure", deployment=Deployment("r", ("a", "b", "c"), peers={"b": key}))
+    with pytest.raises(FedsynthError, match=r"\[deployment.peers\] b must be an identity key"):
+        job.build_trust()
+
+
 def test_a_negative_seed_is_refused():
     with pytest.raises(InvalidParameter, match="seed: expected a whole number of at least 0, not -1"):
         replace(SIMULATED, seed=-1)
