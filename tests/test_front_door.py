@@ -242,3 +242,76 @@ def test_the_readmes_lines_run_in_a_notebook_which_shows_progress(tmp_path: Path
     assert "<progress value=" in pages
     assert "differentially private" in pages
     assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"epsilon": "1"}, "epsilon must be a number, not '1'"),
+        ({"epsilon": None}, "epsilon must be a number, not None"),
+        ({"epsilon": True}, "epsilon must be a number, not True"),
+        ({"epsilon": [1]}, "epsilon must be a number"),
+        ({"delta": "1e-6"}, "delta must be a number, not '1e-6'"),
+        ({"delta": math.nan}, "delta must be at least 0"),
+        ({"epsilon": math.nan}, "epsilon must be a positive number"),
+        ({"rows_per_person": 2**21}, "must be a whole number from 1 to"),
+        ({"trust": "secure", "trust_options": {"min_honest": math.nan}}, "min_honest must be a whole number"),
+        ({"trust": "secure", "trust_options": {"min_honest": 1.5}}, "min_honest must be a whole number"),
+        ({"trust": "secure", "trust_options": {"dropouts": math.nan}}, "dropouts must be a whole number"),
+    ],
+    ids=str,
+)
+def test_what_is_no_number_is_refused_with_the_name_of_the_parameter(given: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidParameter, match=says):
+        fs.fit(people(50, 0), SCHEMA, **{"epsilon": 1, "delta": 1e-6, "method": "oneshot", **given})  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """As loops over np.linspace and the largest count of a column's values give them."""
+    frame = people(300, 0)
+    made = fs.fit(
+        frame,
+        SCHEMA,
+        epsilon=np.float64(1),
+        delta=np.float32(1e-6),  # type: ignore[arg-type]
+        method="oneshot",
+        rows_per_person=np.int64(2),  # type: ignore[arg-type]
+        seed=np.int64(3),  # type: ignore[arg-type]
+    )
+    again = fs.fit(frame, SCHEMA, epsilon=1, delta=float(np.float32(1e-6)), method="oneshot", rows_per_person=2, seed=3)
+    assert str(made) == str(again)
+    pd.testing.assert_frame_equal(made.sample(50, rng=0), again.sample(50, rng=0))
+    unit = fs.Unit(rows=np.int64(2))  # type: ignore[arg-type]
+    assert type(unit.rows) is int
+    for rows in (0, -1, 2**21, 1.5):
+        with pytest.raises(InvalidParameter, match="whole number"):
+            fs.Unit(rows=rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [None, 3, np.zeros((3, 3)), {"a": [1, 2]}], ids=["None", "int", "array", "dict"])
+def test_rows_that_are_no_table_are_refused_by_the_name_of_their_site(rows: object) -> None:
+    with pytest.raises(SchemaError, match="rows of site 'north' are of the type"):
+        fs.fit({"north": rows}, SCHEMA, epsilon=1, delta=1e-6, method="oneshot")  # type: ignore[dict-item]
+
+
+def test_no_site_takes_the_place_of_another() -> None:
+    frame = people(60, 0)
+    with pytest.raises(InvalidParameter, match="0 is not a valid site name"):
+        fs.fit({0: frame, "site-000": frame}, SCHEMA, epsilon=1, delta=1e-6, method="oneshot")  # type: ignore[dict-item]
+
+
+def test_a_path_is_no_schema_and_one_name_is_one_column(tmp_path: Path) -> None:
+    frame = people(60, 0)
+    with pytest.raises(SchemaError, match=r"schema is of the type str; Schema\.load"):
+        fs.fit(frame, "schema.toml", epsilon=1, delta=1e-6)  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="several columns 'sex'"):
+        fs.fit(pd.concat([frame, frame], axis=1), SCHEMA, epsilon=1, delta=1e-6, method="oneshot")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "says"),
+    [(1, 0.999, "delta = 0.999 is above 1 / rows"), (1, 0.01, "above 1 / rows"), (1000, 1e-6, "excludes hardly any")],
+)
+def test_a_guarantee_that_says_little_is_not_passed_over(epsilon: float, delta: float, says: str) -> None:
+    with pytest.warns(UserWarning, match=says):
+        fs.fit(people(300, 0), SCHEMA, epsilon=epsilon, delta=delta, method="oneshot")

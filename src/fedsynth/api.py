@@ -6,6 +6,7 @@ that they belong to. The commands are thin views of the same functions.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -125,14 +126,21 @@ def fit(
         Whether to show progress bars, in a terminal or a notebook; or a callback.
 
     The synthesizer has the run's :attr:`~fedsynth.models.synthesizer.Synthesizer.statement` and a summary of its
-    ledger. For the ledger itself, call :func:`~fedsynth.federation.simulate.federate` and the method's ``fit``. Raises
-    :class:`Unsupported` for an unknown method, trust or option, and for a method that does not run under the trust;
-    :class:`InvalidParameter` for values out of range; and :class:`SchemaError` for rows that do not fit the schema.
+    ledger. For the ledger itself, call :func:`~fedsynth.federation.simulate.federate` and the method's ``fit``. A
+    ``UserWarning`` says if the guarantee is weak: for a ``delta`` above 1 / rows, or an unusually large ``epsilon``.
+    Raises :class:`Unsupported` for an unknown method, trust or option, and for a method that does not run under the
+    trust; :class:`InvalidParameter` for values out of range; and :class:`SchemaError` for rows that do not fit the
+    schema.
     """
     from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.simulate import federate
     from fedsynth.runs.run import with_hidden_groups
+    from fedsynth.schema import Schema
 
+    if not isinstance(schema, Schema):
+        raise SchemaError(
+            f"schema is of the type {type(schema).__name__}; Schema.load reads one from a file, Schema.draft drafts one"
+        )
     given = dict(options or {})
     if target and isinstance(method, str) and "target" in options_of(find_method(method).kind):
         given.setdefault("target", target)
@@ -152,10 +160,8 @@ def fit(
         schema.plain().index(target)
     fitted = job.build_method(schema) if isinstance(method, str) else method
     registered = declared(type(fitted), job.method)
-    sites = train if isinstance(train, Mapping) else dict(enumerate(_listed(train)))
-    rows = {
-        name if isinstance(name, str) else f"site-{name:03d}": _rows(one, schema, person) for name, one in sites.items()
-    }
+    sites = train if isinstance(train, Mapping) else {f"site-{at:03d}": one for at, one in enumerate(_listed(train))}
+    rows = {name: _rows(name, one, schema, person) for name, one in sites.items()}
     with shown(progress) as report:
         federation = federate(
             rows,
@@ -175,6 +181,8 @@ def fit(
         report(job.method, 0, 1)  # methods of few rounds report no steps of their own
         made = with_hidden_groups(fitted.fit(federation), federation, target)[0]
         report(job.method, 1, 1)
+    for text in federation.statement.warnings(sum(map(len, rows.values()))):
+        warnings.warn(text, stacklevel=2)
     return made
 
 
@@ -182,10 +190,17 @@ def _listed(train: Rows | Sequence[Rows]) -> Sequence[Rows]:
     return train if isinstance(train, list | tuple) else [train]  # type: ignore[list-item]
 
 
-def _rows(rows: Rows, schema: Schema, person: str) -> pd.DataFrame | Table:
+def _rows(site: str, rows: Rows, schema: Schema, person: str) -> pd.DataFrame | Table:
     """Return the rows of a site as a simulation takes them: those of a file or database are read and encoded."""
-    if not isinstance(rows, str | Path):
+    import pandas as pd
+
+    if isinstance(rows, pd.DataFrame | Table):
         return rows
+    if not isinstance(rows, str | Path):
+        raise SchemaError(
+            f"the rows of site {site!r} are of the type {type(rows).__name__}; pass a data frame, a Table, or the path "
+            "of a CSV or Parquet file"
+        )
     from fedsynth.data.read import read_fitting, read_frame
 
     return read_frame(rows) if person else read_fitting(rows, schema)

@@ -14,6 +14,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, reduce
+from numbers import Integral
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -35,10 +36,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Check the bounds, which msgspec itself does only when it reads a file."""
         for name, kind in bounded(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(value, Integral) and not isinstance(value, int):  # of NumPy, say
+                msgspec.structs.force_setattr(self, name, value := int(value))
             try:
-                msgspec.convert(getattr(self, name), kind)
+                msgspec.convert(value, kind)
             except msgspec.ValidationError as error:
-                raise InvalidParameter(f"{name}: {_complaint(kind, getattr(self, name))}") from error
+                raise InvalidParameter(f"{name}: {_complaint(kind, value)}") from error
 
 
 def as_toml(path: Sequence[str]) -> str:

@@ -97,6 +97,12 @@ def written(**changes: Any) -> bytes:
     [
         {"schema": "0" * 63},
         {"trust": 3},
+        {"trust": "trusted\x1b[8m"},
+        {"trust_options": {"\x1b[2J": 1}},
+        {"method": "aim\x1b[2J\x1b[Hnorth: epsilon 0.1 of 5"},
+        {"method": "aim\n  nothing was asked"},
+        {"roster": "0" * 64 + "\n"},
+        {"slot": [{"verb": "sum", "kind": "size\x1b[1A", "release": "gaussian", "price": 1.0, "times": 1}]},
         {"trust_options": {"min_honest": "x"}},
         {"sites": 0},
         {"sites": True},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import math
 import subprocess
 import sys
@@ -648,3 +649,21 @@ def test_workload_and_option_texts():
     for text in ("0", "3:-1", "2:3:4:5"):
         with pytest.raises(Unsupported, match="ORDER"):
             parse_workload(text, 5)
+
+
+def test_nothing_printed_or_logged_commands_the_terminal(capsys):
+    """Texts quote what coordinators send and files hold."""
+    from fedsynth.cli.options import log_to_stderr, say
+
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    try:
+        log_to_stderr(json_=False)
+        logging.getLogger("fedsynth").warning("refused: %s", "unknown field `\x1b[2J`")
+    finally:
+        root.handlers[:], root.level = handlers, level
+    say(json_=False, facts={}, text="a\x1b[2Jb\nc")
+    printed = capsys.readouterr()
+    assert "refused: unknown field `\\x1b[2J`" in printed.err
+    assert printed.out == "a\\x1b[2Jb\nc\n"

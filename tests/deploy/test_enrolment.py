@@ -434,6 +434,14 @@ def test_terms_cannot_write_on_the_terminal(copy, tmp_path):
     assert (code, "not an invitation" in said, "\x1b" in said) == (8, True, False)
 
 
+@pytest.mark.parametrize("kind", ["3", "[]", "{ x = 1 }", '"None"', "2026-01-01"])
+def test_a_file_of_an_odd_kind_is_refused(tmp_path, kind):
+    path = tmp_path / "north.toml"
+    path.write_text(f"kind = {kind}\n")
+    code, said = run("site", "join", path, tmp_path / "new")
+    assert (code, "is neither an invitation nor an admission" in said) == (8, True), said
+
+
 def test_errors_cannot_write_on_the_terminal(tmp_path, capsys):
     path = tmp_path / "north.toml"
     path.write_text('kind = "invitation"\n"\\u001b[2K\\u202eEVIL" = 1\n')

@@ -19,7 +19,14 @@ from tests.attacks.world import answer_in, deployed, frame, question, sealed
 from tests.attacks.world import ask_deployed as ask
 
 from fedsynth.cli.app import main
-from fedsynth.deploy.backup import BackupContents, back_up_server, back_up_site, restore_server, restore_site
+from fedsynth.deploy.backup import (
+    BackupContents,
+    back_up_server,
+    back_up_site,
+    kind_of,
+    restore_server,
+    restore_site,
+)
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import close_run
 from fedsynth.deploy.host.state import answer, make_node_key, open_account, site_secret
@@ -379,6 +386,51 @@ def test_an_archive_cannot_unfold_on_the_disk(config, tmp_path):
             copy.writestr(name, held.read(name), zipfile.ZIP_DEFLATED)
     with pytest.raises(FedsynthError, match="compressed"):
         restore_site(tmp_path / "bomb", tmp_path / "new")
+    assert command("restore", tmp_path / "bomb", tmp_path / "new") == 8
+
+
+def test_a_table_of_contents_cannot_unfold_in_memory(config, tmp_path):
+    """Even to learn what an archive is a backup of, nothing compressed is read."""
+    import tracemalloc
+
+    back_up_site(config, tmp_path / "backup")
+    with zipfile.ZipFile(tmp_path / "backup") as held, zipfile.ZipFile(tmp_path / "bomb", "w") as copy:
+        for name in held.namelist():
+            table = name == "backup.json"
+            content = held.read(name) + b" " * (2**28 * table)
+            copy.writestr(name, content, zipfile.ZIP_DEFLATED if table else zipfile.ZIP_STORED)
+    del content
+    assert (tmp_path / "bomb").stat().st_size < 2**20
+    for read in (
+        kind_of,
+        partial(restore_site, folder=tmp_path / "new"),
+        partial(restore_server, folder=tmp_path / "new"),
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(FedsynthError, match="compressed"):
+                read(tmp_path / "bomb")
+            assert tracemalloc.get_traced_memory()[1] < 2**24
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["site = 3", "[[site]]", "[site]\nstate = 3", ""])
+def test_an_archive_whose_site_file_is_another_is_put_back_or_refused(config, tmp_path, text):
+    back_up_site(config, tmp_path / "backup")
+
+    def other(name: str, content: bytes) -> list[tuple[str, bytes]]:
+        if name == "site.toml":
+            return [(name, text.encode())]
+        if name == "backup.json":
+            contents = msgspec.json.decode(content, type=BackupContents)
+            files = {**contents.files, "site.toml": hashlib.sha256(text.encode()).hexdigest()}
+            return [(name, msgspec.json.encode(msgspec.structs.replace(contents, files=files)))]
+        return [(name, content)]
+
+    restore_site(rewritten(tmp_path / "backup", other, tmp_path / "odd"), tmp_path / "new")
+    with pytest.raises(FedsynthError, match=r"site\.toml"):
+        load_site_config(tmp_path / "new")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

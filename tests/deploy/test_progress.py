@@ -557,3 +557,12 @@ def test_a_program_follows_the_run_that_flower_makes(tmp_path: Path, monkeypatch
     status = ("finished:failed", "no app")
     with pytest.raises(FedsynthError, match=r"Flower ended the run before it began \(finished:failed: no app\)"):
         deploy_run._follow(reader, "other", lambda: control.require_begun("other"), ignore_progress)
+
+
+def test_the_message_of_a_runs_end_commands_no_terminal(capsys):
+    from fedsynth.deploy.commands.operate import _report
+
+    view = RunView("a")
+    view.receive(AttemptEnded(time=0.0, attempt="a", exit_code=8, error="FedsynthError", message="a\x1b[2Jb"))
+    assert _report(view, json_=False) == 8
+    assert capsys.readouterr().err == "fedsynth: a\\x1b[2Jb\n"

@@ -237,6 +237,26 @@ def test_a_site_holds_a_run_to_what_its_plans_guarantee_rests_on():
 # A plan is its content
 
 
+def test_a_plan_whose_delta_covers_all_has_a_guarantee():
+    """Such a delta is no good choice, but no reason to crash: an epsilon of 0 would do, and a budget has none."""
+    made = structs.replace(PLAN, budget=Budget(0.1, 0.3), slots=PLAN.slots[2:])
+    assert 0 < made.guarantee.epsilon <= 1e-9
+
+
+@pytest.mark.parametrize("times", [2**20, 2**31, 2**62])
+@pytest.mark.parametrize("delta", [1e-6, 1e-150, 5e-324])
+def test_a_plan_beyond_all_measure_guarantees_its_budget(times, delta):
+    """Whatever numbers a file holds, a steward reads what it may cost, and that is never less than the budget."""
+    budget = Budget(1.0, delta)
+    tiny = structs.replace(PLAN.slots[2], price=5e-324, times=times)
+    steps = structs.replace(STEPS, rate=1.0, multiplier=0.3, steps=4096, times=times)
+    for slots in ((steps,), (tiny,), (steps, tiny)):
+        made = structs.replace(PLAN, budget=budget, slots=slots)
+        assert 0 < made.guarantee.epsilon <= 1
+        assert f"{times:4d} x" in _plan_text(made)
+    assert structs.replace(PLAN, budget=budget, slots=(steps,)).guarantee == budget
+
+
 def test_a_plan_survives_its_file_and_any_change_makes_another_plan(tmp_path):
     PLAN.save(tmp_path / "plan.toml")
     assert Agreement.load(tmp_path / "plan.toml") == PLAN
@@ -268,6 +288,10 @@ def test_a_plan_survives_its_file_and_any_change_makes_another_plan(tmp_path):
         ('method = "oneshot"', 'method = "oneshot"\nrun = "me"', "unknown field `run`"),
         ("sites = 3\n", "", "missing required field `sites`"),
         ("sites = 3", "sites = 0", "number of sites"),
+        ("sites = 3", f"sites = {2**65}", "plan is not of this version"),
+        ("times = 2", f"times = {10**30}", "plan is not of this version"),
+        ('method = "oneshot"', 'method = "\\u001b[2Joneshot"', "regex"),
+        ('kind = "size"', 'kind = "size\\u001b[1A"', "regex"),
         ("times = 2", "times = 0", "at least one question"),
         ("times = 2", "times = true", "Expected `int`"),
         ("price = 0.002", "price = inf", "without noise"),

@@ -131,6 +131,35 @@ def test_integer_noise_has_no_more_delta_than_stated(steps, delta):
     assert 0.98 * delta <= max(deltas) <= delta
 
 
+def beyond_two_steps(rate: float, multiplier: float, at: float, *, reverse: bool) -> float:
+    """Return the exact delta at the epsilon ``at`` of two steps for one row, the second in closed form."""
+    shift = 1 / multiplier
+    line = np.linspace(-38, 38 + shift, 200_001)
+    loss = np.logaddexp(math.log1p(-rate), math.log(rate) + shift * line - shift**2 / 2)
+    sign, density = (-1, norm.pdf(line)) if reverse else (1, norm.pdf(line) * np.exp(loss))
+    rest = at - sign * loss
+    with np.errstate(all="ignore"):  # the second loss exceeds the rest beyond ``edge``, on one side
+        odds = (np.exp(sign * rest) - (1 - rate)) / rate
+        edge = np.where(odds > 0, (np.log(np.maximum(odds, 1e-320)) + shift**2 / 2) / shift, -np.inf)
+        without = norm.cdf(-sign * edge)
+        mixed = (1 - rate) * without + rate * norm.cdf(-sign * (edge - shift))
+        first, second = (without, mixed) if reverse else (mixed, without)
+        more = first - np.exp(rest) * second
+    if reverse:
+        more = np.where(np.isneginf(edge), 0, more)
+    return float((density * np.maximum(more, 0)).sum() * (line[1] - line[0]))
+
+
+@pytest.mark.parametrize("delta", [1e-150, 1e-40, 1e-15, 1e-6, 0.3, 0.9])
+@pytest.mark.parametrize(
+    ("rate", "multiplier"), [(1e-4, 1.0), (1e-4, 0.3), (1e-3, 8.0), (0.01, 1.0), (0.5, 2.0), (0.9999, 0.5)]
+)
+def test_two_steps_have_no_more_delta_than_stated_however_small_or_large_it_is(rate, multiplier, delta):
+    found = epsilon(SampledSteps(rate, multiplier, 1, 2), delta=delta)
+    for reverse in (False, True):
+        assert beyond_two_steps(rate, multiplier, found, reverse=reverse) <= delta
+
+
 def normal(at: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.float64]:
     density: NDArray[np.float64] = np.prod(norm.pdf(at - centre), axis=-1)
     return density

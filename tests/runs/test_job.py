@@ -42,6 +42,23 @@ def test_each_kind_of_run_refuses_the_job_of_the_other(tmp_path):
         run_simulated(DEPLOYED, tmp_path / "run")
 
 
+@pytest.mark.parametrize("key", ["zz" * 32, "ab", "", "north"])
+def test_a_job_with_a_peer_that_is_no_key_says_which(key):
+    job = Job("oneshot", 1, 1e-6, trust="secure", deployment=Deployment("r", ("a", "b", "c"), peers={"b": key}))
+    with pytest.raises(FedsynthError, match=r"\[deployment.peers\] b must be an identity key"):
+        job.build_trust()
+
+
+@pytest.mark.parametrize(
+    "made", ["made = 3", 'made = "x"', "[[made]]", "[made]\nidentities = 3", '[made]\nidentities = { a = "zz" }']
+)
+def test_a_run_file_whose_last_section_is_another_is_refused(tmp_path, made):
+    job = Job("oneshot", 1, 1e-6, trust="secure", data="table.csv")
+    (tmp_path / "run.toml").write_text("\n".join([job.to_file(), made] if "[" in made else [made, job.to_file()]))
+    with pytest.raises(FedsynthError, match="identity keys"):
+        RunFolder(tmp_path).trust  # noqa: B018
+
+
 def test_a_negative_seed_is_refused():
     with pytest.raises(InvalidParameter, match="seed: expected a whole number of at least 0, not -1"):
         replace(SIMULATED, seed=-1)

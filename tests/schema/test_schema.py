@@ -409,6 +409,7 @@ def test_a_schema_that_cannot_work_is_refused(make, message):
         ("x = 1", "fedsynth_schema"),
         ("fedsynth_schema = 1\nmystery = 2", "mystery"),
         ('fedsynth_schema = 1\n[[column]]\nname = "a"\ntype = "fancy"', "fancy"),
+        ('fedsynth_schema = 1\n[[column]]\nname = "a"\ntype = { x = 1 }', "type = {'x': 1}"),
         ('fedsynth_schema = 1\n[[column]]\nname = "a"\ntype = "boolean"\nlow = 3', "low"),
         ('fedsynth_schema = 1\n[[column]]\ntype = "boolean"', "name"),
         ('fedsynth_schema = 1\ndraft = "no"\n[[column]]\nname = "a"\ntype = "boolean"', "draft"),

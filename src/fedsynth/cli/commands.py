@@ -109,7 +109,7 @@ def demo(*, out: Path = Path("fedsynth-demo"), force: bool = False, json_: bool 
     target = "physical_limitation"
     job = Job("auto", 1.0, 1e-6, data=DEMO_DATA, partition="label-skew:0.5", holdout=0.1, target=target)
     if not json_ and all(map(find_spec, ("statsmodels", "statsmodels.datasets"))):  # else an error follows at once
-        print("Fitting the table over 10 sites and measuring the result: about ten seconds of one core.", file=sys.stderr)
+        print("Fitting the table over 10 sites and measuring it: about ten seconds of one core.", file=sys.stderr)
     with shown(not json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
         page, evaluation = named("fedsynth.evaluation.run_files:report_run")(out, progress)

@@ -70,7 +70,7 @@ class Shared(msgspec.Struct, frozen=True):
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:
     """Print ``facts`` as a JSON object if ``json_`` is true, else ``text``."""
-    print(json.dumps(facts) if json_ else text)
+    print(json.dumps(facts) if json_ else harmless(text))
 
 
 def confirm(question: str) -> bool:
@@ -84,6 +84,13 @@ def confirm(question: str) -> bool:
 def harmless(text: str) -> str:
     """Return a message without control characters: it may quote files that others sent."""
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+
+
+class _Lines(logging.Formatter):
+    """A formatter of log records as lines for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -106,7 +113,7 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(json_: bool) -> None:
     """Write the log of a command that serves until it is stopped to standard error, as text or as JSON lines."""
     written = logging.StreamHandler()
-    written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    written.setFormatter(JsonLines() if json_ else _Lines("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[written])
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look for a message
     logging.getLogger("flwr").propagate = False  # it prints by itself
@@ -152,6 +159,7 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
     with io.TextIOWrapper(os.fdopen(descriptor, "ab", buffering=0), encoding="utf-8", write_through=True) as stream:
         os.fchmod(descriptor, 0o600)
         written, shown = _LogFile(stream, file), logging.StreamHandler(sys.stderr)
+        shown.setFormatter(_Lines())
         written.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         shown.setLevel(logging.WARNING)
         shown.addFilter(lambda record: record.exc_info is None)

@@ -134,7 +134,8 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
         if wrong := Book(account).verify().wrong:
             raise FedsynthError(f"the account in {archive} is damaged ({wrong}); use another copy of the backup")
         Book(account).note("put back", made=contents.made)
-        state = folder / str(load_toml(found / FILE).get("site", {}).get("state", _STATE))
+        site = load_toml(found / FILE).get("site")
+        state = folder / str(site.get("state", _STATE) if isinstance(site, dict) else _STATE)
         targets = {name: _target(folder, state, name) for name in contents.files}
         if not replace and (live := [path for path in targets.values() if path.exists() or path.is_symlink()]):
             raise FedsynthError(
@@ -288,6 +289,8 @@ def kind_of(archive: Path) -> Literal["site", "server"]:
 def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
     damaged = f"{archive} is damaged or is not a fedsynth backup ({{error}}); use another copy of the backup"
     with said(damaged, *_DAMAGE), zipfile.ZipFile(archive) as opened:
+        if any(info.compress_type != zipfile.ZIP_STORED for info in opened.infolist()):
+            raise ValueError("its files are compressed, and decompressing them could fill memory or disk")
         yield opened
 
 
@@ -309,8 +312,6 @@ def _unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[BackupCo
             contents = msgspec.json.decode(text, type=BackupContents)
             if contents.kind != kind:
                 raise FedsynthError(f"{archive} is the backup of a {contents.kind}, not of a {kind}; give another one")
-            if any(info.compress_type != zipfile.ZIP_STORED for info in opened.infolist()):
-                raise ValueError("its files are compressed, and decompressing them could fill the disk")
             for name, digest in contents.files.items():
                 target = partial / _inside(name)
                 private_folder(target.parent)

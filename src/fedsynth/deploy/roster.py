@@ -334,9 +334,9 @@ def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _
     is and which command reads it.
     """
     known = {kind.__struct_config__.tag: kind, other.__struct_config__.tag: other}
-    tag = load_toml(path).get("kind")
+    tag = str(load_toml(path).get("kind"))
     if tag not in known:
-        found = next((_KINDS[one] for one in _KINDS if tag and one.__struct_config__.tag == tag), None)
+        found = next((_KINDS[one] for one in _KINDS if one.__struct_config__.tag == tag), None)
         what = f"it is {found[0]}. {found[1]}" if found else "pass the file that was sent to you, unchanged"
         raise FedsynthError(f"{path} is neither {_KINDS[kind][0]} nor {_KINDS[other][0]}: {what}")
     return load(path, kind) if known[tag] is kind else load(path, other)

@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from fedsynth.federation.wire import QuestionHead
 
 FORMAT: Literal[1] = 1
-HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
+HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?\\Z")]
 """SHA-256 in hexadecimal, or nothing."""
+_Printable = Annotated[str, msgspec.Meta(max_length=200, pattern="^[ -~]*\\Z")]  # stewards read these on a terminal
 WHOLE_SAMPLES = {"trusted": True, "local": False}
 """Trust models in which a release's noise is a single sample, and whether it is added to the sum over sites."""
 _MARGIN = 1.001  # by which a planned epsilon exceeds the computed one: others compute it on other grids of losses
+_LEAST_EPSILON = 1e-12  # of a guarantee that is given: a large delta alone may cover all releases
 
 
 class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -66,9 +68,9 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     missing, needless or impossible limits.
     """
 
-    verb: str
-    kind: str
-    release: str
+    verb: _Printable
+    kind: _Printable
+    release: _Printable
     price: float
     times: int
     columns: int | None = None
@@ -135,13 +137,13 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     """
 
     schema: HexDigest
-    trust: str
-    trust_options: Mapping[str, int | float]
+    trust: _Printable
+    trust_options: Mapping[_Printable, int | float]
     sites: int
     public_sizes: bool
     budget: Budget
     unit: Unit
-    method: str = ""
+    method: _Printable = ""
     options: Mapping[str, Any] = {}
     roster: HexDigest = ""
     slots: tuple[PlannedQuestion, ...] = ()
@@ -240,7 +242,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
             for (verb, _, release), times in counts.items()
         )
         epsilon = fixed_epsilon(self.budget.delta, rho, largest, steps) * (_MARGIN if steps else 1)
-        return Budget(min(epsilon, self.budget.epsilon), self.budget.delta)
+        return Budget(min(max(epsilon, _LEAST_EPSILON), self.budget.epsilon), self.budget.delta)
 
     def check(self, head: QuestionHead) -> None:
         """Raise :class:`Refused` if the plan allows no question with this ``head``, whatever its price."""
@@ -291,8 +293,10 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     def from_toml(cls, text: str) -> Agreement:
         """Return the plan that a TOML text describes; raises :class:`InvalidParameter` for any other text."""
         try:
-            return msgspec.convert(parse_toml(text, "the plan"), cls)
-        except msgspec.ValidationError as error:
+            found = msgspec.convert(parse_toml(text, "the plan"), cls)
+            len(found.data)  # the encoding lacks integers of more than 64 bits
+            return found
+        except (msgspec.ValidationError, OverflowError) as error:
             raise InvalidParameter(f"the plan is not of this version ({error}); make it with fedsynth plan") from error
         except FedsynthError as error:
             raise InvalidParameter(str(error)) from error

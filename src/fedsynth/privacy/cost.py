@@ -14,13 +14,14 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported, whole
 
 if TYPE_CHECKING:
     Number = float
@@ -88,11 +89,19 @@ class Sensitivity:
 class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The unit of protection: a person with at most ``rows`` rows per site, at no more than ``sites`` sites.
 
-    A guarantee covers all rows of such a person together. The default protects single rows.
+    A guarantee covers all rows of such a person together. The default protects single rows. Raises
+    :class:`InvalidParameter` for numbers below 1 or above 2^20.
     """
 
     rows: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
     sites: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "sites"):
+            number = getattr(self, name)
+            if type(number) is not int or not 1 <= number <= 2**20:
+                whole(1, 2**20, **{f"{name} of a person's unit": number})
+                msgspec.structs.force_setattr(self, name, int(number))  # of NumPy, which messages cannot hold
 
 
 ONE_ROW = Unit()
@@ -290,6 +299,13 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            number = getattr(self, name)
+            if type(number) in (int, float):
+                continue
+            if isinstance(number, bool) or not isinstance(number, Real):
+                raise InvalidParameter(f"{name} must be a number, not {number!r}")
+            object.__setattr__(self, name, float(number))  # of NumPy, say, which messages cannot hold
         if math.isnan(self.epsilon) or self.epsilon <= 0:
             raise InvalidParameter(f"epsilon must be a positive number, not {self.epsilon}; usual values are 0.1 to 10")
         if not 0 <= self.delta < 1:

@@ -58,6 +58,7 @@ import math
 from fedsynth.privacy.cost import epsilon_of
 
 TAIL = 1e-3  # share of delta for noise beyond K: a smaller share widens K, a larger one leaves less for the rest
+LEAST, LEAST_DELTA = 1e-100, 1e-200  # what is smaller is left to zCDP, since products of both must not be zero
 LARGEST = 3.0  # higher prices are left to zCDP, since the noise is then so small that its integrality matters
 # Rounded up by more than all rounding errors of the computation.
 _UP = 1 + 1e-9
@@ -75,7 +76,7 @@ def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> 
     """
     usual = epsilon_of(rho, delta)
     price = rho if largest is None else min(largest, rho)
-    if not 0 < price <= LARGEST or not 0 < delta < 1 or math.isinf(rho):
+    if not LEAST <= price <= LARGEST or not LEAST_DELTA < delta < 1 or math.isinf(rho):
         return usual
     tail = TAIL * delta
     apart = log_odds(rho, price, tail, math.sqrt(2 * price))
@@ -101,6 +102,8 @@ def log_odds(rho: float, price: float, tail: float, moved: float) -> float:
     ``rho`` and ``price`` are r and y of step 4, ``tail`` is c, the probability of outcomes for which the bound does not
     hold. No cell of a release moves by more than ``moved`` times the parameter sqrt(w) of its noise.
     """
+    price = max(price, LEAST)  # h grows with both
+    rho = max(rho, price)
     variance = 1 / (2 * price) - 1 / 12
     reach = math.sqrt(2 * math.log(4 * rho / (tail * price))) + moved
     s = reach**2 / (1 - price / 6)

@@ -79,7 +79,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.privacy.cost import Unit
-from fedsynth.privacy.gaussian import LARGEST, TAIL, continuous_shift, gaussian_epsilon, log_odds
+from fedsynth.privacy.gaussian import LARGEST, LEAST_DELTA, TAIL, continuous_shift, gaussian_epsilon, log_odds
 from fedsynth.privacy.release import SampledGaussian
 
 Floats = NDArray[np.float64]
@@ -90,7 +90,7 @@ _CELLS = 1 << 14  # of the line, for one kind of step
 _PERIOD = 1 << 18  # points of the grid of losses
 _MOST_SHIFTS = 64  # of rows that are drawn at once: larger numbers are rounded up to so many different ones
 _MOST_ROWS = 1024  # of a person; of more, all count as drawn if any is
-_LEAST_DELTA = 1e-200
+_MOST_APART = 10.0  # beyond it, after hundreds of millions of steps, the bound says nothing of use
 _BEYOND = 1e-6  # share of delta for each of several small probabilities
 _SLACK = 1e-11  # of a cell's mass, added to that with the larger loss: the masses of a cell have errors below 1e-12
 _EDGE = 1e-6  # of the grid's step, by which losses are moved apart
@@ -132,13 +132,13 @@ def fixed_epsilon(delta: float, rho: float, largest: float, sampled: tuple[Sampl
     costs (both 0 without any), and ``sampled`` are its steps on samples of rows. The proof of this module allows the
     run to choose among them, and to stop, depending on what was released. The result is an upper bound; for an epsilon
     between 0.001 and 100, it is mostly within 0.1% of the smallest one that the proof gives. It is infinite if the
-    bound does not apply: for a ``delta`` below 1e-200, and for so large a cost of a release that the noise's
-    integrality matters (``largest`` above 3).
+    bound does not apply: for a ``delta`` below 1e-200, for so large a cost of a release that the noise's integrality
+    matters (``largest`` above 3), and for so many steps that it matters in sum.
     """
     asked = [one for one in sampled if one.steps]
     if not asked:
         return gaussian_epsilon(rho, delta, largest or None)
-    if not (_LEAST_DELTA < delta < 1 and largest <= LARGEST and rho < math.inf):
+    if not (LEAST_DELTA < delta < 1 and largest <= LARGEST and rho < math.inf):
         return math.inf
     tail, finest = TAIL * delta, LEAST_STEP**2
     costs = [1 / (2 * one.multiplier**2) for one in asked]  # of one step to those who know the sample
@@ -148,6 +148,8 @@ def fixed_epsilon(delta: float, rho: float, largest: float, sampled: tuple[Sampl
     if rho:
         apart += log_odds(rho, largest, tail, math.sqrt(2 * largest))
         pairs.append(_Pair(np.array([continuous_shift(rho, largest)]), np.ones(1), 1))
+    if apart > _MOST_APART:
+        return math.inf
     left = (delta - 2 * tail) * math.exp(-apart)
     beyond = _BEYOND * left / sum(pair.times for pair in pairs)
     losses = [pair.losses(beyond) for pair in pairs]

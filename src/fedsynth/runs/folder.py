@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 import fedsynth
 from fedsynth.data.sources.files import is_csv
-from fedsynth.errors import FedsynthError, SchemaError
+from fedsynth.errors import FedsynthError, SchemaError, said
 from fedsynth.federation.resolution import SmallGroups
 from fedsynth.federation.trust import Trust
 from fedsynth.files import load_toml, write_private, write_whole
@@ -127,8 +127,8 @@ class RunFolder:
     @cached_property
     def made(self) -> Mapping[str, Any]:
         """The section ``[made]`` of ``run.toml``: versions, digests, sites that missed a round; empty if absent."""
-        made: Mapping[str, Any] = load_toml(self.run_file).get("made", {})
-        return made
+        made = load_toml(self.run_file).get("made")
+        return made if isinstance(made, dict) else {}
 
     @cached_property
     def schema(self) -> Schema:
@@ -157,7 +157,9 @@ class RunFolder:
         Raises :class:`~fedsynth.errors.FedsynthError` if ``run.toml`` lacks keys on which the noise depends.
         """
         trust = self.job.build_trust()
-        roster = {name: bytes.fromhex(key) for name, key in self.made.get("identities", {}).items()}
+        odd = f"{self.run_file} names identity keys in another form ({{error}}); restore the file as the run wrote it"
+        with said(odd, ValueError, TypeError, AttributeError):
+            roster = {name: bytes.fromhex(key) for name, key in self.made.get("identities", {}).items()}
         if self.job.deployment is not None and self.job.deployment.peers:
             return trust
         if trust.sums and trust.sums.turns > 1 and not roster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import os
 import re
 import tomllib
@@ -88,18 +87,20 @@ class Deployment(Settings, frozen=True):
                 f"[deployment.peers] of the job lacks {', '.join(lacking)}; without a site's identity key its replies "
                 "cannot be verified: run `fedsynth deploy admit`, which writes it there"
             )
-        keys = {}
-        for site in self.sites:
-            try:
-                keys[site] = bytes.fromhex(self.peers[site])
-            except ValueError:
-                keys[site] = b""
-            if len(keys[site]) != KEY_BYTES:
-                raise FedsynthError(
-                    f"[deployment.peers] {site} must be an identity key, {2 * KEY_BYTES} hex digits; run "
-                    "`fedsynth deploy admit`, which writes it there"
-                )
-        return keys
+        return {site: self.identity(site) for site in self.sites}
+
+    def identity(self, site: str) -> bytes:
+        """Return the identity key of one of the ``peers``; raises :class:`~fedsynth.errors.FedsynthError` for none."""
+        try:
+            key = bytes.fromhex(self.peers[site])
+        except ValueError:
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise FedsynthError(
+                f"[deployment.peers] {site} must be an identity key, {2 * KEY_BYTES} hex digits; run "
+                "`fedsynth deploy admit`, which writes it there"
+            )
+        return key
 
 
 class Job(Settings, frozen=True):
@@ -287,8 +288,9 @@ class Job(Settings, frozen=True):
         for an unknown or invalid parameter.
         """
         trust = trust_named(self.trust, self.trust_options)
-        peers = {} if self.deployment is None else self.deployment.peers
-        return trust.with_roster({name: bytes.fromhex(key) for name, key in peers.items()}) if peers else trust
+        if self.deployment is None or not self.deployment.peers:
+            return trust
+        return trust.with_roster({name: self.deployment.identity(name) for name in self.deployment.peers})
 
     def to_toml(self) -> str:
         """Return the job as TOML, without entries that are unset or do not apply to this kind of run."""
@@ -378,7 +380,8 @@ def budget_of(epsilon: float, delta: float) -> Budget:
 
     Raises :class:`~fedsynth.errors.InvalidParameter` for numbers that are no guarantee, such as an epsilon of 0.
     """
-    return Budget.none() if math.isinf(epsilon) and epsilon > 0 else Budget(epsilon, delta)
+    budget = Budget(epsilon, delta)
+    return Budget.none() if budget.exact else budget
 
 
 def parse_workload(text: str, columns: int) -> Workload:

@@ -195,7 +195,7 @@ class Schema:
         The encoding of a row depends on that row and the schema alone, not on the dtypes that other rows give the
         columns. This begins with the frame: an integer beyond 2^53 in a column that a missing value turned into doubles
         has lost its last digits, and "007" is 7 if ``pandas.read_csv`` took it for a number (read such columns as
-        text). Raises :class:`SchemaError` only for a missing column.
+        text). Raises :class:`SchemaError` only for a missing column, and for two of one name.
         """
         table = self.assembled(self.encode_column(column, frame) for column in self.asked)
         ignored = self.ignored(map(str, frame.columns))
@@ -246,7 +246,7 @@ class Schema:
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
         """Return one of the :attr:`asked` columns of a data frame in encoded form; its stored form comes later.
 
-        Raises :class:`SchemaError` if the frame lacks the column.
+        Raises :class:`SchemaError` if the frame lacks the column, or has several of its name.
         """
         import pandas as pd
 
@@ -256,6 +256,8 @@ class Schema:
                 f"(the table has {', '.join(map(str, frame.columns))})"
             )
         values = frame[column.name]
+        if values.ndim > 1:
+            raise SchemaError(f"the table has several columns {column.name!r}; keep one of them")
         if isinstance(values.dtype, pd.SparseDtype) or values.dtype == np.clongdouble:  # pandas fails on some of these
             values = pd.Series(list(values.array), dtype=object)
         return with_examples(column.encode(values, self._missing(column, values)), values)
@@ -513,7 +515,7 @@ def _column(entry: dict[str, Any]) -> Column | Identifier:
     if not isinstance(name, str):
         raise SchemaError('a column has no name; every [[column]] needs name = "..."')
     kind = entry.pop("type", None)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
     fields = {field.name: field for field in dataclasses.fields(KINDS[kind])}
     if unknown := sorted(set(entry) - set(fields)):

@@ -152,12 +152,13 @@ class SecureSum(Trust, SumProtocol):
     reads: ClassVar[int] = MASKED
 
     def __post_init__(self) -> None:
-        if self.min_honest is not None and self.min_honest < 1:
+        if self.min_honest is not None and not (self.min_honest >= 1 and self.min_honest % 1 == 0):
             raise InvalidParameter(
-                f"min_honest must be at least 1, since a site trusts itself, not {self.min_honest} (--trust-set)"
+                "min_honest must be a whole number of at least 1, since a site trusts itself, not "
+                f"{self.min_honest} (--trust-set)"
             )
-        if self.dropouts is not None and self.dropouts < 0:
-            raise InvalidParameter(f"dropouts must be at least 0, not {self.dropouts} (--trust-set)")
+        if self.dropouts is not None and not (self.dropouts >= 0 and self.dropouts % 1 == 0):
+            raise InvalidParameter(f"dropouts must be a whole number of at least 0, not {self.dropouts} (--trust-set)")
         if len(set(self.roster.values())) < len(self.roster):
             raise InvalidParameter("two sites of the roster share an identity key; each needs its own")
         if self.roster and self.colluding < 0:

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import say
+from fedsynth.cli.options import log_to_stderr, say
 from fedsynth.deploy.commands.enrol import compare
 
 
@@ -167,7 +167,6 @@ def serve(folder: Path, /) -> None:
     folder
         Folder of the compute server, made by `fedsynth compute-server init`.
     """
-    import logging
     import signal
     import threading
 
@@ -177,7 +176,7 @@ def serve(folder: Path, /) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
     from fedsynth.servers.host import open_server
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    log_to_stderr(json_=False)
     server = open_server(folder)
     answering = threading.Thread(target=server.run, daemon=True)
     answering.start()

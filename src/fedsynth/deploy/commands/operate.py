@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
+from fedsynth.cli.options import harmless, log_to_stderr, say, serve_until_stopped
 
 if TYPE_CHECKING:
     from fedsynth.deploy.flower.control import FlowerControl
@@ -309,7 +309,7 @@ def _report(view: RunView, json_: bool) -> int:
         hidden = RunFolder(Path(view.ended.folder)).hidden()  # None if the folder is on another machine
         print("\n".join([*end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
     elif not json_:
-        print(f"fedsynth: {view.ended.message}", file=sys.stderr)
+        print(f"fedsynth: {harmless(view.ended.message)}", file=sys.stderr)
     return view.ended.exit_code
 
 
