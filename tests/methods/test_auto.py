@@ -20,6 +20,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.auto import COARSE, FINE, Auto
 from fedsynth.methods.interactions import Interactions
+from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
@@ -170,6 +171,16 @@ def test_numbers_may_depend_on_each_other_in_another_way_for_each_value_of_a_lab
     for value, sign in (("v0", 1), ("v1", -1)):
         rows = drawn[drawn["label"] == value]
         assert sign * rows["one"].corr(rows["two"]) > 0.8
+
+
+def test_zeros_that_occur_together_do_not_order_the_places_of_other_rows():
+    rng = np.random.default_rng(0)
+    some = rng.random(20_000) < 0.4
+    frame = pd.DataFrame({name: np.where(some, rng.gamma(2.0, 50.0, len(some)), 0.0) for name in "xy"})
+    schema = Schema((Numeric("x", 0.0, 1000.0), Numeric("y", 0.0, 1000.0)))
+    model = Auto().fit(federate([schema.encode(frame)], schema, BUDGET, trust=TrustedServer(), seed=0)).model
+    assert isinstance(model, RankedGroups)
+    assert np.abs(model.correlation).max() < 0.6  # .84 with the zeros
 
 
 def test_tables_of_three_are_counted_for_columns_of_few_values_alone():

@@ -191,6 +191,77 @@ def test_even_counts_are_closer_and_keep_the_total_and_the_missing():
     assert even < 0.5 * plain
 
 
+def test_cells_that_noise_alone_fills_get_no_rows_from_finer_levels():
+    """Most rows far from all others were noise of finer counts, or shares of what a projection distributes."""
+    column = Numeric("x", 0.0, 1e6)
+    first, second = AdaptiveBins.levels(column)[:2]
+    assert second.grid is not None
+    rng = np.random.default_rng(3)
+    truth = np.where(second.grid.upper <= 1e5, 10_000 / (second.grid.upper <= 1e5).sum(), 0.0)
+    for _ in range(20):
+        counts = first.sums_of(second.grid, truth)
+        cells = first.updated(counts + rng.normal(0, 30, first.size), 900.0, 10_000.0, even=True)
+        empty = cells.counts == 0
+        assert empty.sum() > 10
+        cut = cells.cut(second.grid, 100.0)
+        noisy = cut.sums_of(second.grid, truth + rng.normal(0, 45, second.size))
+        many = cut.sums_of(second.grid, np.ones(second.size))
+        found = cut.updated(noisy, many * 45.0**2, 10_000.0, even=True)
+        assert found.counts.sum() == pytest.approx(10_000)
+        assert found.counts[np.isin(cut.whole, np.flatnonzero(empty))].sum() == 0
+
+
+def surveyed(truth: np.ndarray, std: float, rng: np.random.Generator) -> tuple[AdaptiveBins, AdaptiveBins]:
+    """Return a number's first cells by noisy counts of values from 0 to 100, without tails and with them."""
+    cells = AdaptiveBins.of(Numeric("x", 0.0, 100.0))
+    assert cells.grid is not None
+    counts = np.bincount(np.searchsorted(cells.grid.upper, truth), minlength=cells.size) + rng.normal(
+        0, std, cells.size
+    )
+    without = cells.updated(counts, std**2, float(len(truth)), even=True)
+    return without, without.with_tails(cells.grid, counts, std)
+
+
+def deviation(cells: AdaptiveBins) -> float:
+    assert cells.grid is not None
+    centres = cells.grid.centres
+    mean = np.average(centres, weights=cells.counts)
+    return float(np.sqrt(np.average((centres - mean) ** 2, weights=cells.counts)))
+
+
+def test_rows_that_noise_hides_in_a_tail_are_expected_where_its_density_leads():
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(30):
+        truth = np.minimum(rng.exponential(6, 10_000), 100.0)
+        found = surveyed(truth, 60.0, rng)
+        assert found[1].counts.sum() == pytest.approx(10_000)
+        errors.append([abs(np.log(deviation(one) / truth.std())) for one in found])
+    without, with_tails = np.mean(errors, axis=0)
+    assert with_tails < 0.75 * without
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_sharp_end_gets_next_to_no_tail(side):
+    rng = np.random.default_rng(0)
+    beyond = []
+    for _ in range(30):
+        truth = 50 + side * rng.uniform(-50, 12.5, 10_000)
+        found = surveyed(truth, 60.0, rng)[1]
+        assert found.grid is not None
+        far = found.grid.centres > 62.5 if side > 0 else found.grid.centres < 37.5
+        beyond.append(found.counts[far].sum())
+    assert np.mean(beyond) < 100
+
+
+def test_a_group_is_heaped_if_one_value_has_most_of_its_rows():
+    cells = AdaptiveBins.of(Numeric("x", 0.0, 100.0))
+    counts = np.ones(cells.size)
+    counts[0] = 50.0
+    groups = np.minimum(np.arange(cells.size) // 8, 3)
+    assert replace(cells, counts=counts, groups=groups).heaped.tolist() == [True, False, False, False]
+
+
 def test_rows_that_noise_hides_are_spread_over_the_range_more_than_as_counted():
     cells = AdaptiveBins.of(Numeric("x", 0.0, 100.0))
     rng = np.random.default_rng(2)

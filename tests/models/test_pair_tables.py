@@ -11,7 +11,16 @@ from scipy.special import ndtri
 from scipy.stats import multivariate_normal
 
 from fedsynth.models.estimate import Measurement
-from fedsynth.models.pair_tables import Margin, averaged, copula_shares, denoised, dependence, expected, low_rank
+from fedsynth.models.pair_tables import (
+    Margin,
+    averaged,
+    copula_shares,
+    correlation_outside,
+    denoised,
+    dependence,
+    expected,
+    low_rank,
+)
 
 EVEN = np.full(8, 1 / 8)
 SKEWED = np.array([0.55, 0.2, 0.1, 0.06, 0.04, 0.03, 0.02])
@@ -55,6 +64,29 @@ def test_an_expected_table_has_the_correlation_of_the_exact_one_whatever_the_noi
     table, correlation = expected(truth, std, first, second, total)
     assert correlation == pytest.approx(0.6, abs=0.01)
     assert np.abs(table - truth).max() < 0.01 * total * truth.max() / total + 1
+
+
+HEAPED = np.array([True, *[False] * 6])
+
+
+@pytest.mark.parametrize("correlation", [-0.8, 0.0, 0.5, 0.9])
+def test_a_part_of_a_copula_has_the_correlation_of_the_whole(correlation):
+    table = 9000.0 * copula_shares(SKEWED, SKEWED, correlation)
+    assert correlation_outside(table, 5.0, correlation or 0.3, HEAPED, HEAPED) == pytest.approx(correlation, abs=0.01)
+
+
+def test_zeros_that_occur_together_say_nothing_about_other_rows():
+    table = 4000.0 * np.outer(SKEWED, SKEWED)
+    table[0], table[:, 0] = 0.0, 0.0
+    table[0, 0] = 5000.0
+    margins = (Margin(table.sum(axis=axis) / table.sum(), 7) for axis in (1, 0))
+    whole = expected(table, 5.0, next(margins), next(margins), table.sum())[1]
+    assert whole > 0.9
+    assert correlation_outside(table, 5.0, whole, HEAPED, HEAPED) == pytest.approx(0, abs=0.01)
+    assert correlation_outside(table, 1e4, whole, HEAPED, HEAPED) == whole  # noise hides the other rows
+    assert correlation_outside(table, 5.0, whole, ~HEAPED, ~HEAPED) == whole  # there are none
+    nothing = np.zeros(7, dtype=bool)
+    assert correlation_outside(table, 5.0, whole, nothing, nothing) == whole
 
 
 def test_no_correlation_is_expected_of_noise_nor_of_categories():

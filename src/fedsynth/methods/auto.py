@@ -204,7 +204,7 @@ class Auto:
         correlations = {pair: one.correlation for pair, one in clean.items()}
         if look is not None:
             correlations = look.correlations | correlations
-        return domain.synthesizer(with_places(model, domain, correlations), info)
+        return domain.synthesizer(with_places(model, domain, correlations, stds), info)
 
     def _domain(self, federation: Federation, found: Survey, share: float, pairs: int) -> Domain:
         std = noise_of(federation, share, max(pairs, 1)) if pairs else 0.0
@@ -300,7 +300,9 @@ def _tied(schema: Schema) -> list[Clique]:
     return sorted({pair for members in ruled for pair in combinations(members, 2)})
 
 
-def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
+def with_places(
+    model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float], stds: Mapping[Clique, float]
+) -> Model:
     """Return ``model``, which draws groups, extended to correlate numeric columns within their groups as well.
 
     ``correlations`` are the estimated correlations of normal scores, by pair of column positions (0: none known); if
@@ -308,8 +310,12 @@ def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[
     (:class:`~fedsynth.models.ranked.RankedGroups`) uses a spanning tree of the strongest: all of them together need not
     be a valid matrix. A correlation counts as the weaker the less its columns' groups say about their normal scores:
     two groups leave most of a correlation to extrapolation.
+
+    A value that most rows of a group share has no places in it, but often decides the correlation, such as two zeros
+    that occur together. The correlation of places is therefore that outside such groups, as far as the noise of the
+    pair's table, ``stds`` in each cell, allows it (:func:`~fedsynth.models.pair_tables.correlation_outside`).
     """
-    from fedsynth.models.pair_tables import Margin
+    from fedsynth.models.pair_tables import Margin, correlation_outside
     from fedsynth.models.ranked import RankedGroups
 
     held = domain.held
@@ -337,4 +343,12 @@ def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[
             own = len(columns) - 1
             reached += [(at, own, found[pair]) for pair in tree if column in pair for at in pair if at not in columns]
     ordered = tuple(held[at].ordered(domain.schema.stored[at]) for at in columns)
+    edges = {at: (columns[parent], columns[at]) for at, parent in enumerate(parents) if parent >= 0}
+    tables = model.marginals(list(edges.values()))
+    for at, pair in edges.items():
+        std = stds.get((min(pair), max(pair)))
+        if std is not None:
+            many = ordered[parents[at]], ordered[at]
+            heaps = [held[one].heaped[:size] for one, size in zip(pair, many, strict=True)]
+            values[at] = correlation_outside(tables[pair][: many[0], : many[1]], std, values[at], *heaps)
     return RankedGroups(model, tuple(columns), ordered, tuple(parents), np.array(values))

@@ -162,6 +162,8 @@ def _adaptive(
             break
         sums, many = (cut.sums_of(finer.grid, each) for each in (values, np.ones(len(values))))
         cells = cut.updated(sums, many * one.std**2, left, even=True)
+    if (grid := levels[0].grid) is not None and told[0].std > EXACT_STD:
+        cells = cells.with_tails(grid, counts[0][: len(grid)], told[0].std)
     if not shared:
         return replace(cells, counts=cells.counts * (total / max(cells.counts.sum(), EXACT_STD)))
     assert atoms is not None

@@ -38,6 +38,7 @@ LEVELS = 3  # levels of ever finer cells: 32, 32^2 and 32^3, besides the bounds 
 _EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, times the log of the number of cells
 _GAP = 2.0  # the same penalty when deciding which cells are empty; small, so that few scattered rows are kept
 _TYPICAL = 0.25  # typical count of a non-empty cell, as a share of the mean count: most rows are in few cells
+_TAILS, _HEIGHTS = 64, 8  # tails are 1 to 1/64 of their distance from the median long, and have as many heights
 _LEAST = 1e-6  # rows; emptier cells are never split
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
 _BLOCK = 1 << 20  # most rows within which draws are even
@@ -246,7 +247,8 @@ class AdaptiveBins:
         sum ``total``). Then the counts within each former cell are made non-negative and of the sum found for it, in
         the same way. With ``even``, differences between neighbouring cells are smoothed out unless they exceed the
         noise: within each former cell and, if no count was released before and no cell was split, between all ordered
-        cells.
+        cells. Former cells without estimated rows then remain empty: each would get only a few rows of noise, but
+        together, these are many, and far from all others.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)
@@ -254,7 +256,11 @@ class AdaptiveBins:
         sums = [np.bincount(self.whole, weights=values) for values in (counts, self.counts)]
         of_sums = np.bincount(self.whole, weights=noise)
         mean, of_whole = inverse_variance_mean(sums, [of_sums, self.variances[first]])
-        known = simplex(mean, total) if total > 0 else np.zeros(len(mean))
+        known, filled = np.zeros(len(mean)), np.isinf(self.variances[first]) | (sums[1] > 0)
+        if not even or not filled.any():
+            filled[:] = True
+        if total > 0:
+            known[filled] = simplex(mean[filled], total)
         if even and self.in_order and len(many) == len(counts) and np.isinf(self.variances).all():
             size = self.in_order
             held = float(known[:size].sum())
@@ -265,6 +271,51 @@ class AdaptiveBins:
             found[part] = _evened(counts[part], float(noise[part][0]), known[whole], _EVEN_WITHIN if even else 0.0)
             variances[part] = noise[part] if not even else np.minimum(noise[part], of_whole[whole])
         return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
+
+    def with_tails(self, coarse: Grid, counts: Array, std: float) -> AdaptiveBins:
+        """Return the cells of a number with the rows to expect in its tails, which noise hides.
+
+        ``counts``, shape ``(len(coarse),)``, are noisy counts of the cells of ``coarse``, from which these cells were
+        cut, with noise of ``std`` rows (above 0) in each. Beyond the last cell with rows on either side, density is
+        taken to fall exponentially, from at most that of this cell. Expected rows are averaged over all such tails,
+        weighted by their likelihood: heights are uniform; lengths are 1 to 1/64 of the distance to the median, with a
+        uniform logarithm. Cells of single values, such as bounds and zero, get none, unless ``coarse`` has no others.
+        The total is kept.
+        """
+        assert self.grid is not None
+        grid, total, unit = self.grid, self.counts.sum(), 1 / self.grid.per_unit if self.grid.per_unit else 0.0
+        at = np.searchsorted(coarse.upper, grid.upper)
+        free = (~coarse.single | coarse.single.all())[at]
+        found, held = self.counts.copy(), np.flatnonzero(free & (self.counts[: len(grid)] > 0))
+        if len(held) < 2:
+            return self
+        rows, width = self.counts[: len(grid)], np.maximum(grid.upper - grid.lower, unit)
+        median = grid.centres[np.searchsorted(np.cumsum(rows), rows.sum() / 2)]
+        for last, end, way in ((held[-1], grid.upper, 1), (held[0], grid.lower, -1)):
+            beyond = np.flatnonzero(free)
+            beyond = beyond[beyond > last] if way > 0 else beyond[beyond < last][::-1]
+            lengths = abs(end[last] - median) * np.geomspace(1 / _TAILS, 1.0, _TAILS // 2)
+            if not len(beyond) or lengths[0] <= 0:
+                continue
+            ends = np.append(0.0, np.cumsum(width[beyond]))
+            tails = rows[last] / width[last] * lengths[:, None] * -np.diff(np.exp(-ends / lengths[:, None]))
+            heights = (np.arange(_HEIGHTS) + 0.5) / _HEIGHTS
+            tails = (heights[:, None, None] * tails).reshape(-1, len(beyond))
+            whole = beyond[at[beyond] != at[last]]
+            starts = np.flatnonzero(np.diff(at[whole], prepend=-1))
+            told = np.add.reduceat(tails[:, len(beyond) - len(whole) :], starts, axis=1)
+            log = -((counts[at[whole[starts]]] - told) ** 2).sum(axis=1) / (2 * std**2)
+            likely = np.exp(log - log.max())
+            found[beyond] += likely @ tails / likely.sum()
+        return replace(self, counts=found * (total / found.sum()))
+
+    @property
+    def heaped(self) -> NDArray[np.bool_]:
+        """Whether one value alone has more than half of a group's rows, shape ``(groups,)``; only for numbers."""
+        assert self.grid is not None
+        size, largest = len(self.grid), np.zeros(self.size)
+        np.maximum.at(largest, self.groups[:size], self.shares[:size] * self.grid.single)
+        return largest > 0.5
 
     def sums_of(self, finer: Grid, counts: Array) -> Array:
         """Return counts over a ``finer`` grid (and missing values, if admitted) summed over these cells of a number."""

@@ -28,6 +28,8 @@ _NODES = 12  # points of a group at which the copula's conditional distribution 
 _RAKES = 3  # rounds of iterative proportional fitting, to restore the margins
 _STEPS = 4  # iterations to find the correlation whose discretised moment equals the measured one
 _MOST = 0.995  # largest absolute correlation
+_HALVINGS = 12  # of an interval that holds the correlation of a part of a table
+_LEAST = 1e-9  # replaces sums that must not be 0
 _ROOM = 2.0  # prior standard deviation of a cell's deviation from the copula, as a multiple of the copula's count
 _FREE = 4.0  # degrees of freedom of a copula table: its correlation, and what the margins leave free
 
@@ -166,6 +168,40 @@ def _correlation(values: Array, std: float, first: Margin, second: Margin, total
     found = float(first_scores @ values[: first.ordered, : second.ordered] @ second_scores) / unit
     noise = std * math.sqrt(float(first_scores @ first_scores) * float(second_scores @ second_scores)) / unit
     return (float(np.clip(found, -_MOST, _MOST)) if abs(found) > CLEAR * noise else 0.0), first_scores, second_scores
+
+
+def correlation_outside(
+    table: Array, std: float, correlation: float, first: NDArray[np.bool_], second: NDArray[np.bool_]
+) -> float:
+    """Return the correlation of the Gaussian copula that is like ``table`` outside single values that many rows share.
+
+    ``table`` holds the rows of pairs of ordered groups, with noise of ``std`` in each cell and ``correlation`` in all;
+    ``first`` and ``second`` are the groups of single values. The result's copula has the same correlation of scores as
+    the table in the cells of other groups or, if noise would hide one as strong as ``correlation`` in these, in those
+    of at least one other group. If noise hides that as well, or if no group is of a single value, the result is
+    ``correlation``.
+    """
+    shares = [np.maximum(table.sum(axis=axis), _LEAST) / max(table.sum(), _LEAST) for axis in (1, 0)]
+    scores = [Margin(side, len(side)).scores() for side in shares]
+
+    def moment(cells: Array) -> tuple[float, float]:
+        """Return the correlation of scores in ``cells``, and the standard deviation of its noise."""
+        rows = max(float(cells.sum()), _LEAST)
+        one, two = ((score - cells.sum(axis=axis) @ score / rows) for score, axis in zip(scores, (1, 0), strict=True))
+        spread = math.sqrt(max((cells.sum(axis=1) @ one**2) * (cells.sum(axis=0) @ two**2), 0.0))
+        noise = std * math.sqrt(float((part * np.outer(one, two) ** 2).sum()))
+        return (float(one @ cells @ two) / spread, noise / spread) if spread > _LEAST * rows else (0.0, math.inf)
+
+    for part in (np.outer(~first, ~second), ~np.outer(first, second)):
+        wanted, noise = moment(np.maximum(table, 0.0) * part)
+        if not part.all() and CLEAR * noise <= abs(correlation):
+            low, high = -_MOST, _MOST
+            for _ in range(_HALVINGS):
+                middle = (low + high) / 2
+                below = moment(copula_shares(shares[0], shares[1], middle) * part)[0] < wanted
+                low, high = (middle, high) if below else (low, middle)
+            return (low + high) / 2
+    return correlation
 
 
 def copula_shares(first: Array, second: Array, correlation: float) -> Array:
