@@ -86,6 +86,20 @@ def test_fifty_iterations_get_within_a_percent_on_skewed_tables():
     assert loss(estimate(SIZES, measurements, 2000.0, iterations=50), measurements) <= 1.01 * best
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_that_determine_each_other_are_met_in_200_steps(seed):
+    rng = np.random.default_rng(seed)
+    kind = rng.choice(5, 100_000, p=[0.5, 0.3, 0.15, 0.04, 0.01])
+    columns = [np.where(rng.random(len(kind)) < 0.002, rng.integers(0, 5, len(kind)), kind) for _ in range(10)]
+    measured = [
+        Measurement((i, j), np.bincount(columns[i] * 5 + columns[j], minlength=25).reshape(5, 5).astype(float), 30.0)
+        for i in range(10)
+        for j in range(i + 1, min(i + 4, 10))
+    ]
+    found = estimate((5,) * 10, measured, len(kind), iterations=200)
+    assert loss(found, measured) <= 1e-3 * sum(m.values.size for m in measured) / 2  # with 5 secant pairs, .004 to .02
+
+
 def test_measurements_of_one_clique_merge_by_inverse_variance():
     rng = np.random.default_rng(3)
     a, b = rng.normal(50, 5, (3, 2)), rng.normal(60, 5, (3, 2))

@@ -42,8 +42,9 @@ _SHRINK, _GROW = 0.6, 4.0  # factors of the proximal weight after a successful a
 _PATIENCE = 6  # blocks without progress before a restart from the best point
 _CHUNK = 1 << 14  # cells; with ten vectors a chunk is 1.3 MB
 _CUTS = 10  # most reductions of one step before its direction is given up
-_PAIRS = 5  # secant pairs of L-BFGS ...
-_PAIR_CELLS = 1 << 20  # ... but fewer in large models, where one pair does as well and more cost memory
+_PAIRS = 5, 40  # secant pairs of L-BFGS, least and most: many help where overlapping tables move together ...
+_CELLS_A_PAIR = 20  # ... but above the least only one for so many measured cells: in few cells, they overshoot ...
+_PAIR_CELLS = 1 << 20  # ... and fewer in large models, where one pair does as well and more cost memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,7 +369,7 @@ class _Secants:
         self.curvature = np.empty(cells)
         for part, std in zip(objective.slices, objective.stds, strict=True):
             self.curvature[part] = 2.0 / std
-        self.limit = max(1, min(_PAIRS, _PAIR_CELLS // cells))
+        self.limit = max(1, min(max(_PAIRS[0], cells // _CELLS_A_PAIR), _PAIRS[1], _PAIR_CELLS // cells))
         self.steps, self.changes = np.empty((self.limit, cells)), np.empty((self.limit, cells))
         self.clear()
 
