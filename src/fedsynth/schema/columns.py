@@ -133,8 +133,9 @@ class Categorical:
     ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
     determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
     ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
-    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for an empty
-    list, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for integers.
+    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for no list,
+    an empty one, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for
+    integers.
     """
 
     name: str
@@ -147,6 +148,8 @@ class Categorical:
     is_number: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.values, str):  # its letters would be the values
+            raise SchemaError(f"column {self.name!r} has values = {self.values!r}; list them, as [{self.values!r}]")
         object.__setattr__(self, "values", tuple(self.values))
         if not self.values:
             raise SchemaError(f"column {self.name!r} lists no values; list all values that it may have")
