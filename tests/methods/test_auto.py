@@ -18,7 +18,7 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.methods.auto import COARSE, FINE, Auto
+from fedsynth.methods.auto import COARSE, FINE, Auto, room_for
 from fedsynth.methods.interactions import Interactions
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.synthesizer import Synthesizer, load
@@ -215,6 +215,11 @@ def test_pairs_that_others_imply_leave_room_for_the_rest(seed):
         np.abs(contingency(found, pair) - contingency(table, pair)).sum() / 20_000 for pair in ((0, 5), (0, 6), (5, 6))
     ]
     assert max(errors) < 0.15
+
+
+def test_a_model_may_be_larger_where_noise_is_small():
+    assert [room_for(total, 10.0) for total in (0.0, 5e3, 2e4, 4e4, 1e6)] == [8, 8, 8, 16, 32]
+    assert room_for(100.0, 0.0) == 32
 
 
 def test_the_survey_gets_more_if_a_column_is_a_number():

@@ -17,6 +17,7 @@ from fedsynth.methods.contrasts import contrasts
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.interactions import clean_slices, measure_interactions
 from fedsynth.methods.measure import (
+    EXACT_STD,
     averages,
     check_shares,
     clean_pairs,
@@ -54,6 +55,8 @@ TARGET = 0.25  # share of the contrasts' cost for pairs with the target
 FEW = 4  # values that a column may have at most for tables of three columns with it
 LARGEST = 2**16  # cells of a table of three columns, at most
 STEPS = 16  # in which pairs are added to the model of a pilot, at most
+ROOM = 8.0, 32.0  # MiB of the model, least and most
+ROOMY = 2000.0  # rows for one standard deviation of noise in a cell, from which on a model may have more than the least
 SIZE = 0.25  # without a pilot of tables, pairs enter the model by strength / (cells of their table) to this power
 COARSE, FINE = 0.1, 0.35  # share of the survey without columns of numbers, and with
 
@@ -101,7 +104,7 @@ class Auto:
         less otherwise; the share spent can differ by a few per cent, since tables have whole-number weights.
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). A larger one holds more pairs and takes
-        longer to fit.
+        longer to fit. Default: 8, and up to 32 where noise is so small that missing pairs are the larger error.
     iterations
         Upper bound on the steps of the fit.
     """
@@ -111,7 +114,7 @@ class Auto:
     survey_share: float | None = None
     pilot_share: float = 0.1
     purpose_share: float = 0.4
-    max_megabytes: float = 8.0
+    max_megabytes: float | None = None
     iterations: int = 1500
 
     def __post_init__(self) -> None:
@@ -137,6 +140,7 @@ class Auto:
         first = self.survey_share or (FINE if numbers else COARSE)
         found = survey(federation, first if pairs else 1.0)
         total = found.total
+        room = self.max_megabytes or room_for(total, noise_of(federation, share_left(first), 2 * len(schema.stored)))
 
         # 2. All pairs: tables over coarse groups or, where these would drown in noise, one or two numbers each.
         look, seen, left, how = None, None, share_left(first), "none"
@@ -145,7 +149,7 @@ class Auto:
             how, left, again = "tables", share_left(first, self.pilot_share), 0.0
             domain = self._domain(federation, found, left, math.ceil(PLANNED * len(pairs)))
             look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
-            chosen = self._chosen(domain, look, federation.std(table_of((0,)), left), budget)
+            chosen = self._chosen(domain, look, federation.std(table_of((0,)), left), budget, room)
         elif pairs and (share := self._contrast_share(federation, pairs, total)) <= HOPELESS:
             share = max(min(share, DEAREST * left), self.pilot_share)
             how, left = "contrasts", share_left(first, share)
@@ -155,7 +159,7 @@ class Auto:
             related = [*tied, *seen.clear]
             planned = min(max(len(related), len(schema.stored)), 2 * len(schema.stored))
             domain = self._domain(federation, found, left, planned)
-            chosen = self._held(domain, *kruskal(related), dict.fromkeys(tied, total) | seen.strengths)
+            chosen = self._held(domain, *kruskal(related), dict.fromkeys(tied, total) | seen.strengths, room)
         else:
             if pairs:
                 _log.warning(
@@ -193,11 +197,11 @@ class Auto:
         if look is None:
             strong = {pair: one.strength for pair, one in clean.items()}
             tree, others = kruskal(sorted(strong, key=lambda pair: -strong[pair]))
-            chosen = self._held(domain, tree, [pair for pair in others if clean[pair].clear], strong)
+            chosen = self._held(domain, tree, [pair for pair in others if clean[pair].clear], strong, room)
         kept = [pair for pair in chosen if pair in clean and (look is None or clean[pair].clear)]
         stds = {table.clique: table.std for table in measured}
         fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
-        held = select_fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
+        held = select_fitting(domain.sizes, kept, triples, room, domain.zeros)[len(kept) :]
         fitted += [clean_slices(table, column, clean, margins, total) for table in split if table.clique in held]
         model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
         info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": how}
@@ -226,7 +230,7 @@ class Auto:
             for pair in pairs
         ]
 
-    def _chosen(self, domain: Domain, look: Pilot, std: float, budget: Budget) -> list[Clique]:
+    def _chosen(self, domain: Domain, look: Pilot, std: float, budget: Budget, room: float) -> list[Clique]:
         """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise.
 
         Pairs are added in steps, those first that a model of the earlier ones explains worst.
@@ -240,7 +244,7 @@ class Auto:
         tree, others = kruskal(sorted(look.strengths, key=lambda pair: -look.strengths[pair]))
         declared = zip(others, self._purpose(domain.schema, others), strict=True)
         wanted = [pair for pair, matters in declared if matters and look.strengths[pair] > 0]
-        chosen, model = self._held(domain, tree, wanted, look.strengths), None
+        chosen, model = self._held(domain, tree, wanted, look.strengths, room), None
         spare = set(look.strengths).difference(chosen)
         for _ in range(STEPS):
             model = look.fitted(chosen, model)
@@ -249,7 +253,7 @@ class Auto:
             added = 0
             for pair in sorted(worth, key=lambda pair: (-left[pair], pair)):
                 spare.remove(pair)  # a model only grows: what does not fit now will not fit later
-                if fits(domain.sizes, [*domain.zeros, *chosen], pair, self.max_megabytes):
+                if fits(domain.sizes, [*domain.zeros, *chosen], pair, room):
                     chosen.append(pair)
                     added += 1
                 if added == max(1, len(domain.held) // 4):
@@ -281,9 +285,14 @@ class Auto:
         return column, [tuple(sorted((*pair, column))) for pair in kruskal(apart)[0]]
 
     def _held(
-        self, domain: Domain, tree: Sequence[Clique], others: Sequence[Clique], strengths: Mapping[Clique, float]
+        self,
+        domain: Domain,
+        tree: Sequence[Clique],
+        others: Sequence[Clique],
+        strengths: Mapping[Clique, float],
+        room: float,
     ) -> list[Clique]:
-        """Return a spanning tree and those of the ``others`` that fit into the model with it.
+        """Return a spanning tree and those of the ``others`` that fit into a model of ``room`` MiB with it.
 
         Pairs of interest come first; otherwise those that are strong for the size of their tables: one pair of numeric
         columns may take as much memory as ten pairs of categorical ones.
@@ -291,7 +300,16 @@ class Auto:
         purpose = dict(zip(others, self._purpose(domain.schema, others), strict=True))
         worth = {pair: strengths[pair] / math.prod(domain.shape(pair)) ** SIZE for pair in others}
         ranked = sorted(others, key=lambda pair: (not purpose[pair], -worth[pair]))
-        return select_fitting(domain.sizes, tree, ranked, self.max_megabytes, domain.zeros)
+        return select_fitting(domain.sizes, tree, ranked, room, domain.zeros)
+
+
+def room_for(total: float, noise: float) -> float:
+    """Return the largest size of a model of ``total`` rows in MiB, if two tables a column have this ``noise`` a cell.
+
+    Where noise is small, the pairs for which a model of the least size has no room are the larger error.
+    """
+    least, most = ROOM
+    return min(max(least, least * total / (ROOMY * max(noise, EXACT_STD))), most)
 
 
 def _tied(schema: Schema) -> list[Clique]:
