@@ -501,6 +501,7 @@ def test_a_budget_without_limit_must_be_asked_for_twice():
         ({"budget": {"epsilon": -1.0, "delta": 1e-6}}, "positive"),
         ({"methods": "oneshot"}, "list of texts"),
         ({"min_cohort": 2.0}, "whole number"),
+        ({"min_cohort": -1}, "whole number of at least 1"),
         ({"schemas": ["abc"]}, "expected a digest, all 64 hexadecimal digits, not 'abc'"),
         ({"size_is_public": 1}, "true or false"),
         ({"verbs": ["sum", "dump"]}, "verbs has unknown entries dump"),

@@ -376,6 +376,7 @@ def test_cells_hold_no_value_outside_of_bounds_that_are_not_rounded_themselves(c
     [
         (lambda: Schema(()), "no columns"),
         (lambda: Schema((Boolean("a"), Boolean("a"))), "duplicate column 'a'"),
+        (lambda: Numeric("a", 0, 1, decimals=0.5), "0 to 12"),  # type: ignore[arg-type]
         (lambda: Categorical("a", "fm"), "list them"),  # type: ignore[arg-type]
         (lambda: Categorical("a", ()), "'a'"),
         (lambda: Categorical("a", ("x", "x")), "twice"),

@@ -67,7 +67,7 @@ class PolicySection(Settings, frozen=True):
     """Files of the approved plans by digest, or "any". Without either, the site answers nothing."""
     methods: frozenset[str] = frozenset()
     """Methods of the runs that are accepted, of which any approved plan must be too. Default: any."""
-    min_cohort: int = Policy.min_cohort
+    min_cohort: Annotated[int, Meta(ge=1)] = Policy.min_cohort
     """Runs, and approved plans, of fewer sites are not accepted."""
     largest_message: _Size = Policy.largest_message
     """Largest message that is read, in bytes; a larger one is refused unread."""

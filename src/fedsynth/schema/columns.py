@@ -317,7 +317,7 @@ class Numeric:
             object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
         _one_of(self.name, "outside", self.outside, ("clip", "drop"))
         check_bins(self.name, self.low, self.high, self.edges, self.bins)
-        if self.decimals is not None and (self.integer or not 0 <= self.decimals <= 12):
+        if self.decimals is not None and (self.integer or self.decimals not in range(13)):
             raise SchemaError(
                 f"column {self.name!r} has decimals = {self.decimals}; give 0 to 12, and only without integer = true"
             )
