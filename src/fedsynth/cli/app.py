@@ -129,7 +129,8 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 }
 """All commands under the headings of ``--help``: the place of each one's function, or its own commands, and a summary.
 
-Places start below ``fedsynth``. Help shows the summary, the first line of the function's docstring, without importing it.
+Places start below ``fedsynth``. Help shows the summary, the first line of the function's docstring, and need not import
+the function.
 """
 
 
