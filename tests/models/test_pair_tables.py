@@ -61,7 +61,8 @@ def test_an_expected_table_has_the_correlation_of_the_exact_one_whatever_the_noi
     error = np.std(found) / math.sqrt(len(found))
     assert min(found) > 0
     assert abs(np.mean(found) - 0.6) < 4 * error + 0.005
-    table, correlation = expected(truth, std, first, second, total)
+    table, correlation, numbers, apart = expected(truth, std, first, second, total)
+    assert (numbers, apart) == (1, False)
     assert correlation == pytest.approx(0.6, abs=0.01)
     assert np.abs(table - truth).max() < 0.01 * total * truth.max() / total + 1
 
@@ -75,18 +76,32 @@ def test_a_part_of_a_copula_has_the_correlation_of_the_whole(correlation):
     assert correlation_outside(table, 5.0, correlation or 0.3, HEAPED, HEAPED) == pytest.approx(correlation, abs=0.01)
 
 
-def test_zeros_that_occur_together_say_nothing_about_other_rows():
-    table = 4000.0 * np.outer(SKEWED, SKEWED)
-    table[0], table[:, 0] = 0.0, 0.0
-    table[0, 0] = 5000.0
-    margins = (Margin(table.sum(axis=axis) / table.sum(), 7) for axis in (1, 0))
-    whole = expected(table, 5.0, next(margins), next(margins), table.sum())[1]
-    assert whole > 0.9
-    assert correlation_outside(table, 5.0, whole, HEAPED, HEAPED) == pytest.approx(0, abs=0.01)
-    assert correlation_outside(table, 1e4, whole, HEAPED, HEAPED) == whole  # noise hides the other rows
-    assert correlation_outside(table, 5.0, whole, ~HEAPED, ~HEAPED) == whole  # there are none
+@pytest.mark.parametrize("correlation", [-0.7, 0.0, 0.6])
+def test_zeros_that_occur_together_say_nothing_about_other_rows(correlation):
+    """The truth has 5,000 rows of zeros in both columns, 200 and 100 in one, and 4,000 others."""
+    others = SKEWED[1:] / SKEWED[1:].sum()
+    truth = np.zeros((7, 7))
+    truth[1:, 1:] = 4000 * copula_shares(others, others, correlation)
+    truth[0, 0], truth[0, 1:], truth[1:, 0] = 5000, 200 * others, 100 * others
+    first, second = (Margin(truth.sum(axis=axis) / truth.sum(), 7) for axis in (1, 0))
+    rng = np.random.default_rng(0)
+    for std in (1e-3, 20.0):
+        noisy = truth + rng.normal(0, std, truth.shape)
+        table, found, numbers, apart = expected(noisy, std, first, second, truth.sum())
+        assert (numbers, apart) == (1 + (correlation != 0), True)
+        assert found == pytest.approx(correlation, abs=0.01 + std / 400)
+        assert np.abs(table - truth).sum() < max(100, 0.25 * np.abs(noisy - truth).sum())
+        clean = denoised(noisy, std, first, second, truth.sum())
+        assert clean.clear
+        assert clean.apart
+        assert clean.correlation == found
+
+
+def test_without_single_values_or_under_noise_a_correlation_outside_them_is_that_of_all_cells():
+    table = 4000.0 * copula_shares(SKEWED, SKEWED, 0.5)
     nothing = np.zeros(7, dtype=bool)
-    assert correlation_outside(table, 5.0, whole, nothing, nothing) == whole
+    for std, heaped in ((1e4, HEAPED), (5.0, np.ones(7, dtype=bool)), (5.0, nothing)):
+        assert correlation_outside(table, std, 0.8, heaped, heaped) == 0.8
 
 
 def test_no_correlation_is_expected_of_noise_nor_of_categories():
@@ -95,10 +110,10 @@ def test_no_correlation_is_expected_of_noise_nor_of_categories():
     clear = 0
     for _ in range(400):
         noisy = independent + rng.normal(0, 20, independent.shape)
-        table, correlation = expected(noisy, 20.0, Margin(EVEN, 8), Margin(SKEWED, 7), 2000.0)
-        clear += correlation != 0
-        assert correlation or np.array_equal(table, independent)
-    assert clear <= 8  # three standard deviations: one in 370
+        table, _, numbers, _ = expected(noisy, 20.0, Margin(EVEN, 8), Margin(SKEWED, 7), 2000.0)
+        clear += numbers > 0
+        assert numbers or np.array_equal(table, independent)
+    assert clear <= 8  # three standard deviations: one in 370 for the correlation, one for the commonest groups
     strong = 2000 * copula_shares(EVEN, SKEWED, 0.9)
     for ordered in ((0, 7), (8, 0), (8, 1)):
         assert expected(strong, 1.0, Margin(EVEN, ordered[0]), Margin(SKEWED, ordered[1]), 2000.0)[1] == 0.0
@@ -109,7 +124,7 @@ def test_missing_values_are_independent_of_a_copula():
     shares = np.append(0.9 * EVEN, 0.1)
     truth = 6000 * np.outer(shares, shares)
     truth[:8, :8] = 6000 * 0.81 * present
-    table, correlation = expected(truth, 5.0, Margin(shares, 8), Margin(shares, 8), 6000.0)
+    table, correlation, *_ = expected(truth, 5.0, Margin(shares, 8), Margin(shares, 8), 6000.0)
     assert correlation == pytest.approx(0.8, abs=0.01)
     assert np.abs(table - truth).max() < 3
     assert np.allclose(table[8], truth[8])
@@ -119,7 +134,7 @@ def test_margins_of_nothing_have_no_correlation():
     for shares, ordered in ((np.array([0.0, 0.0, 1.0]), 2), (np.array([0.0, 1.0, 0.0]), 3), (np.ones(1), 1)):
         margin = Margin(shares, ordered)
         values = 100 * np.outer(shares, EVEN)
-        table, correlation = expected(values, 1.0, margin, Margin(EVEN, 8), 100.0)
+        table, correlation, *_ = expected(values, 1.0, margin, Margin(EVEN, 8), 100.0)
         assert correlation == 0.0
         assert np.isfinite(table).all()
 

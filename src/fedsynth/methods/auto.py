@@ -208,7 +208,8 @@ class Auto:
         correlations = {pair: one.correlation for pair, one in clean.items()}
         if look is not None:
             correlations = look.correlations | correlations
-        return domain.synthesizer(with_places(model, domain, correlations, stds), info)
+        mixed = {pair: std for pair, std in stds.items() if not clean[pair].apart}
+        return domain.synthesizer(with_places(model, domain, correlations, mixed), info)
 
     def _domain(self, federation: Federation, found: Survey, share: float, pairs: int) -> Domain:
         std = noise_of(federation, share, max(pairs, 1)) if pairs else 0.0
@@ -329,9 +330,9 @@ def with_places(
     be a valid matrix. A correlation counts as the weaker the less its columns' groups say about their normal scores:
     two groups leave most of a correlation to extrapolation.
 
-    A value that most rows of a group share has no places in it, but often decides the correlation, such as two zeros
-    that occur together. The correlation of places is therefore that outside such groups, as far as the noise of the
-    pair's table, ``stds`` in each cell, allows it (:func:`~fedsynth.models.pair_tables.correlation_outside`).
+    A value that most rows of a group share has no places in it, but often decides the correlation. For pairs in
+    ``stds``, the correlation of places is therefore that outside such groups, as far as the noise of the pair's table,
+    ``stds`` in each cell, allows it (:func:`~fedsynth.models.pair_tables.correlation_outside`).
     """
     from fedsynth.models.pair_tables import Margin, correlation_outside
     from fedsynth.models.ranked import RankedGroups

@@ -13,7 +13,7 @@ from fedsynth.cliques import Clique
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.interactions import measure_interactions
 from fedsynth.methods.measure import clean_pairs, fit_clean, margins_of, pair_weights
-from fedsynth.methods.survey import groups_for, noise_of
+from fedsynth.methods.survey import HELD, groups_for, noise_of
 from fedsynth.schema.bins import Floats, Integers
 
 if TYPE_CHECKING:
@@ -93,16 +93,16 @@ def pilot(
     """Count all ``pairs`` of columns over coarse unions of groups in one noisy sum, to find the dependent pairs.
 
     The sum costs ``share`` of the budget. The groups of ``domain`` are united into bins so large that the mean cell of
-    a table of two numeric columns holds about one standard deviation of the noise or more, as far as two bins per
-    column allow. ``columns`` are the noisy 1-way tables over the groups, in order, of ``total`` records. If a pair's
-    correlation stands out from the noise, its estimated distance from independence is at least that of a Gaussian
-    copula with this correlation.
+    a table of two numeric columns holds about ``HELD`` (3) standard deviations of the noise or more, as far as two bins
+    per column allow. ``columns`` are the noisy 1-way tables over the groups, in order, of ``total`` records. If a
+    pair's dependence stands out from the noise, its estimated distance from independence is at least that of the table
+    expected of it (:func:`~fedsynth.models.pair_tables.expected`).
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.pair_tables import Margin, dependence
 
     noise = noise_of(federation, share, len(pairs))
-    unions = {at: cells.unions(noise, groups_for(total, noise)) for at, cells in enumerate(domain.held)}
+    unions = {at: cells.unions(noise, groups_for(total, HELD * noise)) for at, cells in enumerate(domain.held)}
     coarse = Domain(
         domain.schema,
         tuple(replace(cells, groups=unions[at][cells.groups]) for at, cells in enumerate(domain.held)),

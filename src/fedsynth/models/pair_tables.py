@@ -1,10 +1,11 @@
 """Denoising of noisy 2-way tables before a model is fitted to them.
 
 The association of two columns has few dimensions, while noise has as many as there are cells. A table is therefore
-split into an expected table (independent columns, or, for correlated ordered columns, the Gaussian copula with the
-table's own correlation) and a remainder. Only those singular vectors of the remainder that stand out of the noise are
-kept. A model can then be fitted to convergence. If it were fitted to the raw tables, it would fit noise, and since
-counts cannot be negative, noise in cells without rows would weaken strong correlations.
+split into an expected table (independent columns or, for correlated ordered columns, the Gaussian copula with the
+table's own correlation, if need be without the rows of values that many rows share) and a remainder. Only those
+singular vectors of the remainder that stand out of the noise are kept. A model can then be fitted to convergence. If it
+were fitted to the raw tables, it would fit noise, and since counts cannot be negative, noise in cells without rows
+would weaken strong correlations.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +31,10 @@ _RAKES = 3  # rounds of iterative proportional fitting, to restore the margins
 _STEPS = 4  # iterations to find the correlation whose discretised moment equals the measured one
 _MOST = 0.995  # largest absolute correlation
 _HALVINGS = 12  # of an interval that holds the correlation of a part of a table
+_HEAP = 1.5  # share of a group of a value that many rows share, relative to the mean of the ordered groups
 _LEAST = 1e-9  # replaces sums that must not be 0
 _ROOM = 2.0  # prior standard deviation of a cell's deviation from the copula, as a multiple of the copula's count
-_FREE = 4.0  # degrees of freedom of a copula table: its correlation, and what the margins leave free
+_FREE = 3.0  # degrees of freedom of an expected table that its margins leave, besides its own numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,14 @@ class Margin:
         among: Array = held / held.sum()
         return among
 
+    @property
+    def heap(self) -> int | None:
+        """The commonest ordered group, if it has more than half more than their mean share and there are two others."""
+        held = self.shares[: self.ordered]
+        if len(held) < 3 or held.max() <= max(_HEAP * held.mean(), _LEAST):
+            return None
+        return int(held.argmax())
+
     def scores(self) -> Array:
         """Return the normal scores of the ordered groups, shifted so that their mean over the rows is 0."""
         found = NormalScores.of(self.of_ordered).scores()
@@ -66,7 +77,8 @@ class PairTable:
     ``table`` holds the estimated rows per cell. ``numbers`` is the effective number of parameters estimated from the
     noisy table, which determines the noise that is left. ``strength`` is the table's distance (L1, in rows) from that
     of independent columns. ``correlation`` is that of the Gaussian copula of two ordered columns, or 0 if it is within
-    3 standard deviations of its noise. ``clear`` is true if the correlation is not 0, or if the rest of the table has a
+    3 standard deviations of its noise; if ``apart``, it is that of the rows without the commonest values. ``clear`` is
+    true if the expected table (:func:`expected`) is not that of independent columns, or if the rest of the table has a
     singular value larger than noise alone would give.
     """
 
@@ -75,6 +87,7 @@ class PairTable:
     strength: float
     clear: bool
     correlation: float
+    apart: bool
 
     def measurement(self, pair: Clique, std: float) -> Measurement:
         """Return the table of ``pair`` with the noise left; ``std`` is that in a cell before denoising."""
@@ -85,22 +98,21 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
     """Denoise the table ``values`` of two columns (rows per cell), given the distributions of both columns.
 
     The table is of about ``total`` rows, with independent noise of ``std`` in each cell. The result is the table
-    expected of these distributions and of a correlation, if it is significant (:func:`expected`), plus a low-rank
-    estimate of the remainder (:func:`low_rank`). In cells where the Gaussian copula of that correlation expects almost
-    no rows, the remaining noise would dominate, and a fit keeps only its positive part: far from the diagonal, this
-    reduces the correlation. If there is a significant correlation, the remainder is therefore Wiener filtered, under
-    the prior that deviations from the copula are proportional to the copula's counts.
+    expected of these distributions and of their dependence, if it is significant (:func:`expected`), plus a low-rank
+    estimate of the remainder (:func:`low_rank`). In cells where a dependent table expects almost no rows, the remaining
+    noise would dominate, and a fit keeps only its positive part: far from the diagonal, this reduces the correlation.
+    The remainder is then Wiener filtered, under the prior that deviations are proportional to the expected counts.
     """
-    base, correlation = expected(values, std, first, second, total)
+    base, correlation, free, apart = expected(values, std, first, second, total)
     rest, rank = low_rank(_without_margins(values - base), std, 1)
     rows, columns = values.shape
-    numbers = _FREE if correlation and not rank else max(1, rank) * (rows + columns)
-    if correlation and rank:
+    numbers = free + _FREE if free and not rank else max(1, rank) * (rows + columns)
+    if free and rank:
         noise = std**2 * min(1.0, numbers / values.size)
         deviation = (_ROOM * base) ** 2
         rest = rest * (deviation / (deviation + noise))
     distance = float(np.abs(base + rest - total * np.outer(first.shares, second.shares)).sum())
-    return PairTable(base + rest, numbers, distance, bool(rank or correlation), correlation)
+    return PairTable(base + rest, numbers, distance, bool(rank or free), correlation, apart)
 
 
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
@@ -108,27 +120,53 @@ def dependence(values: Array, std: float, first: Margin, second: Margin, total: 
 
     The distance is the L2 distance, in rows, between the exact table and that of independent columns. The arguments are
     those of :func:`denoised`. The squared distance of the noisy table is reduced by the expected square of the noise.
-    If the correlation is significant (beyond 3 standard deviations of its noise), the estimate is at least the distance
-    of its copula's table.
+    The estimate is at least the distance of the expected table (:func:`expected`).
     """
     independent = total * np.outer(first.shares, second.shares)
     rows, columns = values.shape
     square = float((_without_margins(values - independent) ** 2).sum()) - std**2 * (rows - 1) * (columns - 1)
-    base, correlation = expected(values, std, first, second, total)
+    base, correlation, *_ = expected(values, std, first, second, total)
     return math.sqrt(max(square, float(((base - independent) ** 2).sum()), 0.0)), correlation
 
 
-def expected(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[Array, float]:
-    """Return the table (rows per cell) expected of two columns with these margins, and their correlation.
+class Expected(NamedTuple):
+    """A table of two columns (rows per cell), described by a few ``numbers`` besides its margins (0: independent).
+
+    ``correlation`` is that of its Gaussian copula, or 0 if it is not significant; if ``apart``, that of the rows
+    without the commonest values.
+    """
+
+    table: Array
+    correlation: float
+    numbers: int
+    apart: bool = False
+
+
+def expected(values: Array, std: float, first: Margin, second: Margin, total: float) -> Expected:
+    """Return the table expected of two columns with these margins, whose noisy table is ``values``.
 
     For two ordered columns, it is the table of the Gaussian copula with the noisy table's own correlation, if this is
-    significant (beyond 3 standard deviations of its noise). Otherwise it is the table of independent columns
-    (correlation 0). The arguments are those of :func:`denoised`.
+    significant (beyond 3 standard deviations of its noise). Otherwise it is the table of independent columns. Many rows
+    may share a value in both columns, such as two zeros, whether or not the others depend on each other. If both have
+    such a group (:attr:`Margin.heap`), these groups are therefore also tried apart, and taken so if that brings the
+    table closer to the noisy one: by more than 3 standard deviations of the noise for each further number. The
+    arguments are those of :func:`denoised`.
     """
+    found = _of_copula(values, std, first, second, total)
+    if first.heap is not None and second.heap is not None:
+        apart = _apart(values, std, first, second, total, (first.heap, second.heap))
+        gain = float(((values - found.table) ** 2).sum() - ((values - apart.table) ** 2).sum())
+        if gain > CLEAR**2 * std**2 * (apart.numbers - found.numbers):
+            return apart
+    return found
+
+
+def _of_copula(values: Array, std: float, first: Margin, second: Margin, total: float) -> Expected:
+    """Return the table of the Gaussian copula with the correlation of ``values``, or of independent columns."""
     independent: Array = total * np.outer(first.shares, second.shares)
     own, first_scores, second_scores = _correlation(values, std, first, second, total)
     if own == 0:
-        return independent, 0.0
+        return Expected(independent, 0.0, 0)
     rows, columns = first.ordered, second.ordered
     of_first, of_second = (margin.of_ordered for margin in (first, second))
     spread = (of_first @ first_scores**2) * (of_second @ second_scores**2)
@@ -143,7 +181,32 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
         )
     weight = total * first.shares[:rows].sum() * second.shares[:columns].sum()
     independent[:rows, :columns] = weight * copula_shares(of_first, of_second, found)
-    return independent, found
+    return Expected(independent, found, 1)
+
+
+def _apart(values: Array, std: float, first: Margin, second: Margin, total: float, heaps: tuple[int, int]) -> Expected:
+    """Return the table in which the rows of the groups ``heaps`` (:attr:`Margin.heap`) are apart.
+
+    The number of rows in both groups is that of ``values``. In the rows in neither, the columns have the Gaussian
+    copula of those rows; in the rows in one of the two, the other column is distributed as in all rows.
+    """
+    table: Array = total * np.outer(first.shares, second.shares)
+    sides = [margin.shares[: margin.ordered] for margin in (first, second)]
+    weight = total * math.prod(float(side.sum()) for side in sides)
+    one, two = heaps
+    most = [float(side.max() / side.sum()) for side in sides]
+    both = float(np.clip(values[one, two] / weight, max(0.0, sum(most) - 1), min(most)))
+    neither = 1 - sum(most) + both
+    if min(neither, 1 - max(most)) <= _LEAST:
+        return Expected(table, 0.0, 0)
+    others = np.delete(np.arange(first.ordered), one), np.delete(np.arange(second.ordered), two)
+    left, right = (Margin(side[at] / side[at].sum(), len(at)) for side, at in zip(sides, others, strict=True))
+    rest = _of_copula(values[np.ix_(*others)], std, left, right, weight * neither)
+    table[np.ix_(*others)] = rest.table
+    table[one, two] = weight * both
+    table[one, others[1]] = weight * (most[0] - both) * right.shares
+    table[others[0], two] = weight * (most[1] - both) * left.shares
+    return Expected(table, rest.correlation, rest.numbers + 1, apart=True)
 
 
 def _correlation(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, Array, Array]:

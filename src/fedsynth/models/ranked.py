@@ -26,7 +26,8 @@ Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 Integers = NDArray[np.integer[Any]]
 
-SLOTS = 10  # parts of a group among which the tree chooses
+SLOTS = 16  # parts of a group among which the tree chooses
+_FALL = 2 / 3  # rows of a slot of a tail, relative to those of the slot before it
 TAIL = 0.4  # tail dependence above which numbers keep the same order in their tails
 _FARTHEST = 1e-12  # smallest tail probability at which a slot begins or ends
 _FLOOR = 1e-6  # least share of a pair of slots, relative to independent ones
@@ -344,12 +345,13 @@ def slot_shares(groups: int, ordered: int) -> Array:
     """Return the share of each slot in its group's rows, shape ``(groups, SLOTS)``, of sum 1 for each group.
 
     They are equal, except in the first and the last of the ``ordered`` groups, which contain the tails: there each slot
-    has half as many rows as the one before it, towards the end of the tail (the last one as many).
+    has two thirds of the rows of the one before it, towards the end of the tail.
     """
     found = np.full((groups, SLOTS), 1 / SLOTS)
-    halves = np.exp2(-np.minimum(np.arange(1.0, SLOTS + 1), SLOTS - 1))
-    found[0] = halves[::-1]
-    found[ordered - 1] = halves
+    falling = _FALL ** np.arange(SLOTS)
+    falling /= falling.sum()
+    found[0] = falling[::-1]
+    found[ordered - 1] = falling
     return found
 
 
