@@ -89,12 +89,25 @@ def test_zeros_that_occur_together_say_nothing_about_other_rows(correlation):
         noisy = truth + rng.normal(0, std, truth.shape)
         table, found, numbers, apart = expected(noisy, std, first, second, truth.sum())
         assert (numbers, apart) == (1 + (correlation != 0), True)
+        for axis in (0, 1):
+            assert np.allclose(table.sum(axis=axis), truth.sum(axis=axis), rtol=0.02)
         assert found == pytest.approx(correlation, abs=0.01 + std / 400)
         assert np.abs(table - truth).sum() < max(100, 0.25 * np.abs(noisy - truth).sum())
         clean = denoised(noisy, std, first, second, truth.sum())
         assert clean.clear
         assert clean.apart
         assert clean.correlation == found
+
+
+def test_rows_that_are_all_in_a_heap_leave_nothing_to_others():
+    shares = np.array([0.6, 0.3, 0.1])
+    truth = 1000 * np.array([[0.2, 0.3, 0.1], [0.3, 0, 0], [0.1, 0, 0]])
+    table, correlation, numbers, apart = expected(truth, 1.0, Margin(shares, 3), Margin(shares, 3), 1000.0)
+    assert apart
+    assert (correlation, numbers) == (0.0, 1)
+    assert np.abs(table - truth).max() < 1e-6
+    assert Margin(np.array([0.0, 1.0, 0.0]), 3).heap is None
+    assert Margin(np.array([0.4, 0.3, 0.3]), 3).heap is None
 
 
 def test_without_single_values_or_under_noise_a_correlation_outside_them_is_that_of_all_cells():

@@ -57,9 +57,9 @@ class Margin:
 
     @property
     def heap(self) -> int | None:
-        """The commonest ordered group, if it has more than half more than their mean share and there are two others."""
+        """The commonest ordered group, if its share is more than 1.5 times the mean of three or more; else ``None``."""
         held = self.shares[: self.ordered]
-        if len(held) < 3 or held.max() <= max(_HEAP * held.mean(), _LEAST):
+        if len(held) < 3 or not _HEAP * held.mean() < held.max() < held.sum() - _LEAST:
             return None
         return int(held.argmax())
 
@@ -197,11 +197,11 @@ def _apart(values: Array, std: float, first: Margin, second: Margin, total: floa
     most = [float(side.max() / side.sum()) for side in sides]
     both = float(np.clip(values[one, two] / weight, max(0.0, sum(most) - 1), min(most)))
     neither = 1 - sum(most) + both
-    if min(neither, 1 - max(most)) <= _LEAST:
-        return Expected(table, 0.0, 0)
     others = np.delete(np.arange(first.ordered), one), np.delete(np.arange(second.ordered), two)
     left, right = (Margin(side[at] / side[at].sum(), len(at)) for side, at in zip(sides, others, strict=True))
-    rest = _of_copula(values[np.ix_(*others)], std, left, right, weight * neither)
+    rest = Expected(np.zeros((left.ordered, right.ordered)), 0.0, 0)
+    if neither > _LEAST:
+        rest = _of_copula(values[np.ix_(*others)], std, left, right, weight * neither)
     table[np.ix_(*others)] = rest.table
     table[one, two] = weight * both
     table[one, others[1]] = weight * (most[0] - both) * right.shares
