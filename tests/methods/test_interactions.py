@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedsynth.errors import InvalidParameter
@@ -30,7 +31,7 @@ from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
 from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Column, Numeric
 
 SIZES = (2, 3, 5, 8)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
@@ -140,24 +141,40 @@ def counted(column: Column, counts: list[float]) -> AdaptiveBins:
     return AdaptiveBins(cells.groups, cells.whole, np.array(counts, dtype=float), cells.variances, cells.grid)
 
 
-def test_a_category_is_halved_in_its_order_and_by_frequency():
-    column = Categorical("c", ("a", "b", "c", "d"))
-    by_order, by_frequency = halvings(0, column, counted(column, [10, 40, 20, 30]))
-    assert by_order.axis.groups is not None
-    assert by_order.axis.groups.tolist() == [0, 0, 1, 1]
-    assert by_order.mean == 0
-    assert by_frequency.axis.groups is not None
-    assert by_frequency.axis.groups.tolist() == [1, 0, 1, 1]
-    assert by_frequency.mean == pytest.approx(0.2)
+def test_a_category_is_halved_in_its_order_by_frequency_and_alternately():
+    column = Categorical("c", ("a", "b", "c", "d", "e"))
+    found = halvings(0, column, counted(column, [15, 30, 25, 20, 10]))
+    groups = [one.axis.groups.tolist() for one in found if one.axis.groups is not None]
+    assert groups == [[0, 0, 1, 1, 1], [1, 0, 0, 1, 1], [1, 0, 1, 0, 1]]
+    assert [one.mean for one in found] == pytest.approx([0.1, -0.1, 0.0])
 
 
 def test_one_division_is_not_asked_for_twice_and_none_of_a_single_value():
     two = Categorical("c", ("a", "b"))
-    assert len(halvings(0, two, counted(two, [10, 90]))) == 1
+    assert len({id(one) for one in halvings(0, two, counted(two, [10, 90]))}) == 1
     one = Categorical("c", ("a",))
     assert halvings(0, one, counted(one, [10])) == []
     missing = Categorical("c", ("a",), missing=True)
-    assert len(halvings(0, missing, counted(missing, [10, 5]))) == 1
+    assert len({id(one) for one in halvings(0, missing, counted(missing, [10, 5]))}) == 1
+    number = Numeric("x", 0.0, 10.0)
+    assert len(halvings(0, number, AdaptiveBins.of(number))) == 1
+
+
+def test_contrasts_tell_equally_common_values_apart_that_one_division_mixes():
+    """The number is high in the first and fourth of four classes: halved in their order, they say nothing about it."""
+    rng = np.random.default_rng(0)
+    schema = Schema((Categorical("c", tuple("abcd")), Numeric("x", 0.0, 1.0)))
+    kind = rng.integers(0, 4, 20_000)
+    number = np.where(np.isin(kind, (0, 3)), 0.75, 0.25) + rng.uniform(-0.2, 0.2, kind.size)
+    rows = schema.encode(pd.DataFrame({"c": np.array(list("abcd"))[kind], "x": number}))
+    found = []
+    for counts in permutations([5003.0, 5002.0, 5001.0, 5000.0]):
+        federation = federate([rows], schema, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
+        cells = [counted(schema.stored[0], list(counts)), AdaptiveBins.of(schema.stored[1])]
+        survey = Survey(cells, len(rows), ("site-000",))
+        found.append(contrasts(federation, survey, [(0, 1)], 1.0, [False], 0.25))
+    shown = [one.strengths[0, 1] for one in found]
+    assert np.mean([one > 4000 for one in shown]) == pytest.approx(2 / 3)  # by frequency or alternately
 
 
 def test_contrasts_show_dependence_in_either_direction_and_none_where_there_is_none():

@@ -78,7 +78,7 @@ class Auto:
     correlations (:mod:`fedsynth.models.ranked`).
 
     If the noise in a cell of the pilot would exceed a twentieth of the rows, as with many columns, the pilot halves
-    each column and releases one or two numbers for each pair (:mod:`fedsynth.methods.contrasts`), and round (3)
+    each column and releases one to three numbers for each pair (:mod:`fedsynth.methods.contrasts`), and round (3)
     measures the pairs that stand out. If noise would hide most relations there, too, the pilot is skipped, and all
     pairs are measured once.
 
@@ -142,7 +142,7 @@ class Auto:
         total = found.total
         room = self.max_megabytes or room_for(total, noise_of(federation, share_left(first), 2 * len(schema.stored)))
 
-        # 2. All pairs: tables over coarse groups or, where these would drown in noise, one or two numbers each.
+        # 2. All pairs: tables over coarse groups or, where these would drown in noise, one to three numbers each.
         look, seen, left, how = None, None, share_left(first), "none"
         again = max(FINE - first, 0.0)  # share for columns in the last round, where noise hides much of the pairs
         if pairs and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
@@ -217,7 +217,7 @@ class Auto:
 
     def _contrast_share(self, federation: Federation, pairs: Sequence[Clique], total: float) -> float:
         """Return the share at which a correlation of signs of ``WEAKEST`` stands out by four deviations."""
-        noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # a pair may have two contrasts, of half a table's noise
+        noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # two contrasts a pair, of half a table's noise
         faint = noise / (WEAKEST / 2 * total / 4)
         return faint if federation.budget.pure else faint**2
 

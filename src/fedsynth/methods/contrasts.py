@@ -29,7 +29,7 @@ CLEAR = 3.0  # standard deviations of the noise from which on a contrast shows d
 
 @dataclass(frozen=True, eq=False)
 class PairContrasts:
-    """Result of :func:`contrasts`: how strongly the columns of each pair depend on each other, from one or two numbers.
+    """Result of :func:`contrasts`: how strongly the columns of each pair depend on each other, by one to three numbers.
 
     By pair of column positions, ``strengths`` holds the L2 distance, in records, of the 2 x 2 table of halved columns
     from that of independent ones: half the covariance of their signs times the number of rows, the largest over the
@@ -49,19 +49,23 @@ class Halving(NamedTuple):
 
 
 def halvings(at: int, column: Column, cells: AdaptiveBins) -> list[Halving]:
-    """Return one or two divisions of a column's values into halves, or none for a column of a single value.
+    """Return one or three divisions of a column's values into halves, or none for a column of a single value.
 
     Values are divided where their cumulated estimated rows come closest to half of all: in their order (of numbers, or
-    as a category lists them; missing values come first), and those of a category also in the order of their frequency,
-    if that gives another division. ``cells`` are the fine cells of ``column``, at the position ``at``.
+    as a category lists them; missing values come first). Those of a category are also divided in the order of their
+    frequency, and with every other one of that order first: of several values about equally common, one division may
+    have those on one side between which another column differs. Equal divisions are the same object. ``cells`` are the
+    fine cells of ``column``, at the position ``at``.
     """
     size = len(cells.groups)
     if size < 2:
         return []
     orders = [np.roll(np.arange(size), int(column.missing))]
     if cells.grid is None:
-        orders.append(np.argsort(-cells.counts, kind="stable"))
-    found: dict[bytes, Halving] = {}
+        common = np.argsort(-cells.counts, kind="stable")
+        orders += [common, np.concatenate([common[::2], common[1::2]])]
+    made: dict[bytes, Halving] = {}
+    found = []
     total = float(cells.counts.sum()) or 1.0
     for order in orders:
         below = np.cumsum(cells.counts[order])[:-1]
@@ -69,8 +73,9 @@ def halvings(at: int, column: Column, cells: AdaptiveBins) -> list[Halving]:
         groups = np.ones(size, dtype=np.int64)
         groups[order[: cut + 1]] = 0
         division = (groups ^ groups[0]).tobytes()  # the same for both of its halves
-        found.setdefault(division, Halving(Axis(at, cells.axis(at).cuts, groups), 1 - 2 * float(below[cut]) / total))
-    return list(found.values())
+        halving = Halving(Axis(at, cells.axis(at).cuts, groups), 1 - 2 * float(below[cut]) / total)
+        found.append(made.setdefault(division, halving))
+    return found
 
 
 def contrasts(
@@ -84,22 +89,23 @@ def contrasts(
     """Release the contrasts of all ``pairs`` of columns in one noisy sum, for ``share`` of the budget.
 
     Columns are halved by the counts of the survey ``found`` (:func:`halvings`), each at its noisy median. A pair with a
-    category has two contrasts, one for each halving. ``favoured`` marks pairs whose contrasts get about the part
-    ``favoured_share`` of the cost together, if they would get less.
+    category has up to three contrasts, one for each halving. ``favoured`` marks pairs whose contrasts get about the
+    part ``favoured_share`` of the cost together, if they would get less.
     """
     columns = zip(federation.schema.stored, found.columns, strict=True)
     ways = [halvings(at, column, cells) for at, (column, cells) in enumerate(columns)]
     strengths = dict.fromkeys(pairs, 0.0)
     scores = dict.fromkeys(pairs, 0.0)
-    every = [one for of in ways for one in of]
-    first = np.cumsum([0, *map(len, ways)]).tolist()
+    every = list({id(one): one for of in ways for one in of}.values())
+    place = {id(one): at for at, one in enumerate(every)}
     asked: list[Clique] = []
     of: list[Clique] = []
     for pair in pairs:
-        many = [len(ways[at]) for at in pair]
-        for way in range(max(many) if min(many) else 0):
-            asked.append(tuple(first[at] + min(way, held - 1) for at, held in zip(pair, many, strict=True)))
-            of.append(pair)
+        first, second = (ways[at] for at in pair)
+        many = max(len(first), len(second)) if first and second else 0
+        both = [(place[id(first[way % len(first)])], place[id(second[way % len(second)])]) for way in range(many)]
+        asked += dict.fromkeys(both)
+        of += [pair] * len(set(both))
     if asked:
         marks = dict(zip(pairs, favoured, strict=True))
         even = [1.0] * len(asked)
