@@ -19,7 +19,9 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.auto import COARSE, FINE, Auto, room_for
+from fedsynth.methods.domain import Domain
 from fedsynth.methods.interactions import Interactions
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
@@ -188,6 +190,16 @@ def test_tables_of_three_are_counted_for_columns_of_few_values_alone():
     for values, extra in ((4, (0, 1, 2)), (5, (0, 1))):
         _, heard, _ = fitted(Auto(target="label"), [opposed(20_000, values=values)])
         assert sorted(heard[-1].cliques) == sorted([(0,), (1,), (2,), (0, 2), (1, 2), extra])
+
+
+def test_a_column_of_one_group_is_in_no_table_of_three():
+    schema = opposed(10).schema
+    cells = [AdaptiveBins.of(column) for column in schema.stored]
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    for size, expected in ((2, [(0, 1, 2)]), (1, [])):
+        cells[1] = dataclasses.replace(cells[1], groups=np.arange(len(cells[1].groups)) % size)
+        found = Auto()._triples(Domain(schema, tuple(cells)), dict.fromkeys(pairs, 1.0), pairs)
+        assert found == (2, expected)
 
 
 def copied(rows: int, seed: int) -> Table:

@@ -277,10 +277,11 @@ class Auto:
         if not few:
             return 0, []
         column = max(few, key=lambda at: sum(strengths[pair] for pair in chosen if at in pair))
-        joined = {at for pair in chosen if column in pair for at in pair}
+        told = [pair for pair in chosen if min(domain.shape(pair)) > 1]
+        joined = {at for pair in told if column in pair for at in pair}
         apart = [
             pair
-            for pair in sorted(chosen, key=lambda pair: -strengths[pair])
+            for pair in sorted(told, key=lambda pair: -strengths[pair])
             if column not in pair and joined.issuperset(pair) and math.prod(domain.shape((*pair, column))) <= LARGEST
         ]
         return column, [tuple(sorted((*pair, column))) for pair in kruskal(apart)[0]]
