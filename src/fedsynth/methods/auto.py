@@ -217,7 +217,7 @@ class Auto:
 
     def _contrast_share(self, federation: Federation, pairs: Sequence[Clique], total: float) -> float:
         """Return the share at which a correlation of signs of ``WEAKEST`` stands out by four deviations."""
-        noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # two contrasts a pair, of half a table's noise
+        noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # about two contrasts a pair, of half a table's noise
         faint = noise / (WEAKEST / 2 * total / 4)
         return faint if federation.budget.pure else faint**2
 

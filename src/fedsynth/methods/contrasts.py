@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,7 +41,8 @@ class PairContrasts:
     clear: tuple[Clique, ...]
 
 
-class Halving(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Halving:
     """A division of a column into two groups: its ``axis``, and the estimated ``mean`` of its signs (-1 to 1)."""
 
     axis: Axis
@@ -96,16 +97,16 @@ def contrasts(
     ways = [halvings(at, column, cells) for at, (column, cells) in enumerate(columns)]
     strengths = dict.fromkeys(pairs, 0.0)
     scores = dict.fromkeys(pairs, 0.0)
-    every = list({id(one): one for of in ways for one in of}.values())
-    place = {id(one): at for at, one in enumerate(every)}
+    every = list(dict.fromkeys(one for of in ways for one in of))
+    place = {one: at for at, one in enumerate(every)}
     asked: list[Clique] = []
     of: list[Clique] = []
     for pair in pairs:
         first, second = (ways[at] for at in pair)
         many = max(len(first), len(second)) if first and second else 0
-        both = [(place[id(first[way % len(first)])], place[id(second[way % len(second)])]) for way in range(many)]
-        asked += dict.fromkeys(both)
-        of += [pair] * len(set(both))
+        both = dict.fromkeys((place[first[k % len(first)]], place[second[k % len(second)]]) for k in range(many))
+        asked += both
+        of += [pair] * len(both)
     if asked:
         marks = dict(zip(pairs, favoured, strict=True))
         even = [1.0] * len(asked)

@@ -99,9 +99,10 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 
     The table is of about ``total`` rows, with independent noise of ``std`` in each cell. The result is the table
     expected of these distributions and of their dependence, if it is significant (:func:`expected`), plus a low-rank
-    estimate of the remainder (:func:`low_rank`). In cells where a dependent table expects almost no rows, the remaining
-    noise would dominate, and a fit keeps only its positive part: far from the diagonal, this reduces the correlation.
-    The remainder is then Wiener filtered, under the prior that deviations are proportional to the expected counts.
+    estimate of the remainder (:func:`low_rank`). In cells where the table expected of a dependence has almost no rows,
+    the remaining noise would dominate, and a fit keeps only its positive part: far from the diagonal, this reduces the
+    correlation. If the dependence is significant, the remainder is therefore Wiener filtered, under the prior that
+    deviations are proportional to the expected counts.
     """
     base, correlation, free, apart = expected(values, std, first, second, total)
     rest, rank = low_rank(_without_margins(values - base), std, 1)
@@ -185,7 +186,7 @@ def _of_copula(values: Array, std: float, first: Margin, second: Margin, total: 
 
 
 def _apart(values: Array, std: float, first: Margin, second: Margin, total: float, heaps: tuple[int, int]) -> Expected:
-    """Return the table in which the rows of the groups ``heaps`` (:attr:`Margin.heap`) are apart.
+    """Return the table (rows per cell) in which the rows of the two groups ``heaps`` are described apart.
 
     The number of rows in both groups is that of ``values``. In the rows in neither, the columns have the Gaussian
     copula of those rows; in the rows in one of the two, the other column is distributed as in all rows.
