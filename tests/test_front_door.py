@@ -19,6 +19,7 @@ from fedsynth.federation.local import LocalNoise
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import name_of
 from fedsynth.rows import Table
+from fedsynth.runs.job import Job
 
 SCHEMA = fs.Schema(
     (
@@ -125,6 +126,34 @@ def test_rows_of_several_sites_come_as_frames_files_and_tables(tmp_path: Path) -
     assert fs.read_table(tmp_path / "south.csv")["age"].tolist() == people(400, 1)["age"].tolist()
 
 
+@pytest.mark.parametrize(("sites", "trust"), [(1, "trusted"), (2, "local"), (3, "secure"), (5, "secure")])
+def test_the_trust_follows_from_the_number_of_sites(sites: int, trust: str) -> None:
+    frames = [people(200, seed) for seed in range(sites)]
+    made = fs.fit(frames, SCHEMA, epsilon=1, delta=1e-6, method="oneshot")
+    assert made.statement is not None
+    assert made.statement.terms.trust == trust
+    assert Job("oneshot", 1, 1e-6, data="x.csv", sites=sites).trust == trust
+
+
+def test_a_method_that_does_not_run_under_the_trust_is_refused_with_the_word_to_add() -> None:
+    frames = {name: people(200, seed) for seed, name in enumerate(("north", "south", "east"))}
+    with pytest.raises(Unsupported, match="mst does not run under the trust secure; add --trust trusted"):
+        fs.fit(frames, SCHEMA, epsilon=1, delta=1e-6, method="mst")
+    with pytest.raises(Unsupported, match="oneshot does not run under the trust three-servers"):
+        fs.fit(frames, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", trust="three-servers")
+
+
+def test_methods_are_compared_each_under_a_trust_that_it_runs_under() -> None:
+    pytest.importorskip("sklearn")
+    compared = fs.compare(
+        people(400, 0), SCHEMA, methods=["oneshot", "mst"], epsilon=1, delta=1e-6, sites=3, seeds=1
+    ).frame
+    synthetic = compared[compared["arm"] == "federated"]
+    assert dict(zip(synthetic["method"], synthetic["trust"], strict=True)) == {"oneshot": "secure", "mst": "trusted"}
+    advice = fs.advise(SCHEMA, rows=900, sites=2, epsilon=1, delta=1e-6, methods=["oneshot", "mst"], tables=1).frame
+    assert dict(zip(advice["method"], advice["trust"], strict=True)) == {"oneshot": "local", "mst": "trusted"}
+
+
 def test_a_target_is_given_by_its_name_and_methods_and_trusts_as_objects_too() -> None:
     frame = people(600, 0)
     made = fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method=OneShot(), trust=LocalNoise(), seed=2)
@@ -194,11 +223,11 @@ def test_methods_and_budgets_are_compared_on_held_out_rows() -> None:
     assert set(frame["epsilon"]) == {"0.5", "2", ""}
     assert set(frame["seed"]) == {0, 1}
     lost = found.means["mean"].xs("pairwise correlation difference", level="metric")
-    assert lost["oneshot", "2"].item() < lost["fednaivebayes", "2"].item() / 2  # of independent columns
+    assert (
+        lost["oneshot", "trusted", "2"].item() < lost["fednaivebayes", "trusted", "2"].item() / 2
+    )  # of independent columns
     assert "column similarity" in str(found)
     assert "<table" in found._repr_html_()
-    with pytest.raises(Unsupported, match="mst cannot run with --trust local; pass --trust trusted"):
-        fs.compare(people(800, 0), SCHEMA, methods=["mst"], epsilon=1, trust="local")
 
 
 def test_a_real_federation_is_a_run_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def fit(
     epsilon: float,
     delta: float,
     method: str | Method = "auto",
-    trust: str | Trust = "trusted",
+    trust: str | Trust = "",
     target: str = "",
     options: Mapping[str, Any] | None = None,
     trust_options: Mapping[str, Any] | None = None,
@@ -110,8 +110,9 @@ def fit(
     method
         A method's name, or its object. ``options`` are its options by name, of columns by the column's name.
     trust
-        Who adds the noise: "trusted", "local", "secure" or "three-servers", or a trust's object. ``trust_options`` are
-        its settings by name, such as ``{"min_honest": 3}``.
+        Who adds the noise: "trusted", "local", "secure" or "three-servers", or a trust's object; if it is empty,
+        :func:`~fedsynth.federation.names.default_trust` of the number of sites. ``trust_options`` are its settings by
+        name, such as ``{"min_honest": 3}``.
     target
         The column to predict, for methods that have an option of this name.
     rows_per_person, sites_per_person
@@ -141,6 +142,7 @@ def fit(
         raise SchemaError(
             f"schema is of the type {type(schema).__name__}; Schema.load reads one from a file, Schema.draft drafts one"
         )
+    sites = train if isinstance(train, Mapping) else {f"site-{at:03d}": one for at, one in enumerate(_listed(train))}
     given = dict(options or {})
     if target and isinstance(method, str) and "target" in options_of(find_method(method).kind):
         given.setdefault("target", target)
@@ -148,6 +150,7 @@ def fit(
         method if isinstance(method, str) else name_of(method),
         epsilon,
         delta,
+        sites=max(len(sites), 1),
         trust=trust if isinstance(trust, str) else trust.name,
         seed=seed,
         rows_per_person=rows_per_person,
@@ -160,7 +163,8 @@ def fit(
         schema.plain().index(target)
     fitted = job.build_method(schema) if isinstance(method, str) else method
     registered = declared(type(fitted), job.method)
-    sites = train if isinstance(train, Mapping) else {f"site-{at:03d}": one for at, one in enumerate(_listed(train))}
+    if isinstance(trust, str):
+        registered.check_trust(job.trust)
     rows = {name: _rows(name, one, schema, person) for name, one in sites.items()}
     with shown(progress) as report:
         federation = federate(
@@ -214,7 +218,7 @@ def advise(
     epsilon: float,
     delta: float,
     methods: Sequence[str] = (),
-    trust: str = "trusted",
+    trust: str = "",
     trust_options: Mapping[str, Any] | None = None,
     unit: Unit = ONE_ROW,
     public_sizes: bool = False,
@@ -227,16 +231,19 @@ def advise(
     """Predict each method's errors in a planned run by runs over random tables; no row is read.
 
     ``schema`` is the public one, ``rows`` the number of rows of all ``sites`` together, and ``epsilon`` and ``delta``
-    the planned limit. ``methods`` names the methods (default: all private ones that run under ``trust`` and train no
-    network), and ``unit`` is the unit of protection. The other options, and what the errors mean, are those of
-    :class:`~fedsynth.runs.plan.PlannedRun` and :func:`fedsynth.runs.plan.advise`.
+    the planned limit. ``methods`` names the methods (default: all private ones that train no network), ``trust`` the
+    trust model (default: :func:`~fedsynth.federation.names.default_trust` of ``sites``; a method that does not run
+    under it runs under "trusted"), and ``unit`` is the unit of protection. The other options, and what the errors mean,
+    are those of :class:`~fedsynth.runs.plan.PlannedRun` and :func:`fedsynth.runs.plan.advise`.
     """
+    from fedsynth.federation.names import default_trust
     from fedsynth.federation.policy_file import trust_named
     from fedsynth.federation.trust import settings_of
     from fedsynth.runs import plan
     from fedsynth.terms import Terms
 
-    able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
+    trust = trust or default_trust(sites)
+    able = (method.name for method in all_methods() if method.private and not method.trains)
     settings = settings_of(trust_named(trust, trust_options or {}))
     terms = Terms(schema, budget_of(epsilon, delta), trust, settings, unit, public_sizes)
     planned = plan.PlannedRun(terms, rows, sites, partition)

@@ -219,7 +219,7 @@ SLIPS: list[tuple[list[str], str]] = [
     (["compare", "--data", "DATA", *BUDGET, "--holdout", "0"], "--holdout above 0 and below 1"),
     (["compare", "--data", "DATA", *BUDGET, "--seed", "4294967295"], "--seed 4294967295: too large for 5 repeats"),
     ([*SIMULATE, "--seed", "-1"], "--seed: expected a whole number of at least 0, not -1"),
-    ([*SIMULATE, "--method", "aim", "--workload", "1:1:-1"], "is not of the form ORDER"),
+    ([*SIMULATE, "--method", "flaim", "--workload", "1:1:-1"], "is not of the form ORDER"),
     (["compare", "--data", "nowhere.csv", *BUDGET], "nowhere.csv: no such file or directory"),
     (["compare", "--data", "DATA", "--epsilon", "0", "--delta", "0"], "epsilon must be"),
     ([*EVALUATE, "--suites", "thesiss"], "did you mean 'thesis'?"),

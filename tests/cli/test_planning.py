@@ -207,12 +207,24 @@ def test_advice_compares_methods_without_reading_a_row(schema):
     assert "made from the schema. No real row was read" in " ".join(shown.split())
 
 
-def test_advice_is_given_on_every_method_that_the_trust_can_run(schema):
+def test_advice_is_given_on_every_method_under_a_trust_that_it_runs_under(schema):
     told = answer("advise", *asked(schema, trust="local")[1:], "--tables", 1, "--seconds", 0.01)
-    methods = {one["method"] for one in told["methods"]}
-    assert {"oneshot", "fedprivsyn", "augflaim", "tda"} <= methods
-    assert not methods & {"aim", "mst", "augflaim-oracle"}
+    trusts = {advice["method"]: advice["trust"] for advice in told["methods"]}
+    central = {method for method, trust in trusts.items() if trust == "trusted"}
+    assert {"oneshot", "fedprivsyn", "augflaim", "tda", "aim", "mst"} <= set(trusts)
+    assert "augflaim-oracle" not in trusts
+    assert central == {"aim", "mst", "privsyn", "privbayes"}
+    assert {trusts[method] for method in set(trusts) - central} == {"local"}
     assert not told["complete"]
+
+
+def test_the_trust_follows_from_the_number_of_sites_and_is_printed(schema):
+    printed = fedsynth(*asked(schema, sites="1,2,3", method="oneshot"))
+    lines = [line.split() for line in printed.stdout.splitlines() if line.split()[:1] == ["oneshot"]][:3]
+    assert [line[1:3] for line in lines] == [["1", "trusted"], ["2", "local"], ["3", "secure"]]
+    refused = fedsynth(*asked(schema, method="aim"))
+    assert refused.returncode == 6
+    assert "aim does not run under the trust secure; add --trust trusted or --trust three-servers" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,10 @@ def compare(
 
     A federated run has the rows split over the sites; a pooled run has all rows at one site; a local run has the rows
     of one site only (mean over the sites). All three run on the same random splits, and significant differences between
-    their scores are marked. --trust is that of the federated runs; the others, of one site each, run with trust
-    trusted. Rows are held out and split one by one: if a person has several, the scores are of persons who are known in
-    part. For those of unseen persons, use `fedsynth simulate --person` and `fedsynth report`.
+    their scores are marked. --trust is that of the federated runs (trusted for a method that does not run under it);
+    the others, of one site each, run with trust trusted. Rows are held out and split one by one: if a person has
+    several, the scores are of persons who are known in part. For those of unseen persons, use `fedsynth simulate
+    --person` and `fedsynth report`.
 
     Examples:
 
@@ -81,7 +82,7 @@ def compare(
     from fedsynth.methods import find_method
     from fedsynth.runs.split import read_rows
 
-    made = job()
+    made = job(sites=sites)
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
@@ -108,7 +109,8 @@ def compare(
         )
     private = find_method(made.method).private and not made.budget.exact
     cost = f"epsilon {made.epsilon:g}, delta {made.delta:g}" if private else "NOT PRIVATE"
-    setting = f"{made.method}, {sites} sites, {cost}, trust {made.trust}, {repeats} repeats"
+    trust = made.trust if find_method(made.method).runs_under(made.trust) else "trusted"
+    setting = f"{made.method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
     by_arm = values_by_arm(found)
     comparison = compared(setting, by_arm, by_arm[""], TESTS[test])
     if out is not None:

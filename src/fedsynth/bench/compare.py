@@ -12,30 +12,30 @@ import pandas as pd
 from fedsynth.bench import grid, spec
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.comparison import ARMS
-from fedsynth.federation.names import TRUSTS
+from fedsynth.federation.names import default_trust
 from fedsynth.methods import find_method
 from fedsynth.progress import Progress, shown
 from fedsynth.rows import Table
 from fedsynth.runs.job import Job, budget_of
 from fedsynth.schema import Schema
 
-_SCORES = ["metric", "method", "epsilon", "arm"]
+_SCORES = ["metric", "method", "trust", "epsilon", "arm"]
 
 
 @dataclass(frozen=True)
 class MethodComparison:
     """Scores of methods on rows held out, of which none is private: they are computed from real rows.
 
-    ``frame`` has a line for each figure, with the columns ``method``, ``epsilon``, ``arm`` (the rows that the method
-    had), ``seed``, ``metric`` and ``value``. Lines of the methods "test rows" and "real rows" have the figures that
-    real rows reach in place of synthetic ones.
+    ``frame`` has a line for each figure, with the columns ``method``, ``trust``, ``epsilon``, ``arm`` (the rows that
+    the method had), ``seed``, ``metric`` and ``value``. Lines of the methods "test rows" and "real rows" have the
+    figures that real rows reach in place of synthetic ones.
     """
 
     frame: pd.DataFrame
 
     @property
     def means(self) -> pd.DataFrame:
-        """Mean and standard deviation over the seeds: a row a metric, method, epsilon and arm."""
+        """Mean and standard deviation over the seeds: a row a metric, method, trust, epsilon and arm."""
         return self.frame.groupby(_SCORES, sort=False)["value"].agg(["mean", "std"])
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ def compare(
     holdout: float = 0.2,
     sites: int = 1,
     partition: str = "iid",
-    trust: str = "trusted",
+    trust: str = "",
     trust_options: Mapping[str, Any] | None = None,
     arms: Sequence[str] = ("federated",),
     progress: bool | Progress = False,
@@ -79,7 +79,9 @@ def compare(
     holdout
         Share of rows that no method gets.
     sites, partition, trust, trust_options
-        The simulated federation: how many sites, how rows are split over them, and who adds the noise.
+        The simulated federation: how many sites, how rows are split over them, and who adds the noise (default:
+        :func:`~fedsynth.federation.names.default_trust` of ``sites``). A method that does not run under this trust
+        model runs under "trusted", as the frame says.
     arms
         The rows that the methods get: "federated" (those of all sites, over the sites), "pooled" (the same at one site)
         and "local" (those of each site alone, as a mean over the sites); the last two run with the trust "trusted".
@@ -99,14 +101,14 @@ def compare(
         raise InvalidParameter("a comparison needs seeds below 4294967296, the largest that the learners take")
     if partition.startswith("synthfs"):
         raise Unsupported("--partition synthfs generates its own rows; choose one that splits --data")
-    # Checked here, since the grid would skip a run that it cannot make, or report it in terms of a specification.
+    trust = trust or default_trust(sites)
+    # Checked here, since the grid would report a run that it cannot make in terms of a specification.
+    under: dict[str, list[str]] = {}
     for method, options in named.items():
         job = Job(method, limits[0], delta, trust=trust, options=options, trust_options=settings)
         job.build_method()
         job.build_trust()
-        if not find_method(method).runs_under(trust):
-            able = [name for name in TRUSTS if find_method(method).runs_under(name)]
-            raise Unsupported(f"{method} cannot run with --trust {trust}; pass --trust {' or '.join(able)}")
+        under.setdefault(trust if find_method(method).runs_under(trust) else "trusted", []).append(method)
     for limit in limits:
         budget_of(limit, delta)
     numbers = ",".join(f"{name}={value}" for name, value in settings.items())
@@ -123,11 +125,17 @@ def compare(
             epsilon=tuple("none" if limit == math.inf else limit for limit in limits),
             delta=delta,
             partition=partition,
-            trust=":".join(filter(None, (trust, numbers))),
             sites=sites,
         ),
         grid=(
-            spec.GridEntry(methods=tuple(named), arm=tuple(arms)),
+            *(
+                spec.GridEntry(
+                    methods=tuple(methods),
+                    trust=":".join(filter(None, (name, numbers if name == trust else ""))),
+                    arm=tuple(arms),
+                )
+                for name, methods in under.items()
+            ),
             spec.GridEntry(methods="test rows", sites=1, metrics="likeness"),
             *([spec.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
         ),
@@ -141,9 +149,11 @@ def compare(
             cell = case.cell
             for name, value in grid.measure(case, table).items():
                 if metric := name.partition(": ")[2]:
-                    lines.append((cell.method, cell.epsilon, cell.arm, cell.seed, metric, value))
+                    lines.append((cell.method, cell.trust, cell.epsilon, cell.arm, cell.seed, metric, value))
             report("runs", number + 1, len(every))
-    return MethodComparison(pd.DataFrame(lines, columns=["method", "epsilon", "arm", "seed", "metric", "value"]))
+    return MethodComparison(
+        pd.DataFrame(lines, columns=["method", "trust", "epsilon", "arm", "seed", "metric", "value"])
+    )
 
 
 def values_by_arm(found: MethodComparison) -> dict[str, list[dict[str, float]]]:

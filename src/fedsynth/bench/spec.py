@@ -20,6 +20,7 @@ from fedsynth.data.partition import parse_partition
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation.metrics import Metric, find_metric
 from fedsynth.evaluation.suites import find_suite
+from fedsynth.federation.names import default_trust
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
 from fedsynth.files import Records, parse_toml
@@ -195,7 +196,9 @@ class GridEntry(SpecEntry, frozen=True):
     """An entry of a specification's grid: lists of settings, of which all combinations are run.
 
     Each field takes one value or several. ``None`` takes that of ``[defaults]`` or, if it has none either, all data
-    sets and metrics, no noise, trusted server, random equal parts (iid), 5 sites, and ``federated``. ``data``,
+    sets and metrics, no noise, random equal parts (iid), 5 sites, and ``federated``; the trust model is that of the
+    number of sites (:func:`~fedsynth.federation.names.default_trust`), or trusted for a method that does not run under
+    it. ``data``,
     ``methods``, ``partition`` and ``metrics`` are names of entries of the specification (partitions also as on the
     command line). ``epsilon`` and ``delta`` are the budget, with the epsilon "none" for no noise; ``trust`` is a trust
     model, with parameters after a colon ("secure:min_honest=9"); ``sites`` is the number of sites. ``seeds`` is the
@@ -498,7 +501,7 @@ def _multiplied(spec: Spec, entry: GridEntry, seeds: int | None) -> Iterator[Cas
         methods,
         epsilons,
         deltas,
-        several(entry.trust, ("trusted",)),
+        several(entry.trust, ("",)),
         several(entry.partition, ("iid",)),
         several(entry.sites, (5,)),
         several(entry.arm, ("federated",)),
@@ -506,6 +509,8 @@ def _multiplied(spec: Spec, entry: GridEntry, seeds: int | None) -> Iterator[Cas
     ):
         described: Dataset = entry_named("data set", dataset, spec.datasets)
         method = methods[name]
+        if not trust and method.method not in FLOORS:
+            trust = usual if admits(name, usual := default_trust(sites)) else "trusted"
         cell = Cell(
             dataset=dataset,
             method=name,

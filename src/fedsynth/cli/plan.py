@@ -39,7 +39,7 @@ def plan(
     sites: str = "",
     method: str = "auto",
     epsilon: str = "",
-    job: Annotated[partial[Job], Fields("delta", "options", "workload", *_PROTECTED, optional=True, trust="local")],
+    job: Annotated[partial[Job], Fields("delta", "options", "workload", *_PROTECTED, optional=True, trust="")],
     repeats: Annotated[int, Meta(ge=1)] = 3,
     headroom: float = 2.0,
     out: Path | None = None,
@@ -122,6 +122,7 @@ def plan(
         for name, count, budget in cases:
             one = job(method=name, epsilon=budget, sites=_whole("--sites", count))
             declared, options = find_method(name), one.build_method(agreed)
+            declared.check_trust(one.trust)
             found.append(
                 forecast(
                     name,
@@ -152,7 +153,7 @@ def advise(
     schema: Path,
     rows: Annotated[int, Meta(ge=1)],
     method: str = "",
-    job: Annotated[partial[Job], Fields("epsilon", "delta", "sites", "partition", *_PROTECTED, trust="local")],
+    job: Annotated[partial[Job], Fields("epsilon", "delta", "sites", "partition", *_PROTECTED, trust="")],
     wanted: float | None = None,
     tables: Annotated[int, Meta(ge=1)] = 3,
     seconds: float = 120.0,
@@ -183,7 +184,8 @@ def advise(
         reveal something about a person.
     method
         Methods to try, separated by commas; each a name listed by `fedsynth methods`, or package.module:Class for one
-        of your own. Default: all differentially private ones that --trust admits and that train no neural networks.
+        of your own. Default: all differentially private ones that train no neural networks. A method that does not run
+        under --trust is tried under trusted.
     wanted
         Error on pairs of columns to aim for (above 0 and below 2; at 0.1, 5 % of the rows have a wrong pair of values):
         the epsilon that each method needs for it is searched as well. Without it, no epsilon is searched.
@@ -217,7 +219,7 @@ def advise(
     if json_:
         print(json.dumps(found.to_json()))
         return
-    _tell_advice(found, f"{errors.number_of(made.sites, 'site')}, epsilon {made.epsilon:g}, trust {made.trust}", wanted)
+    _tell_advice(found, f"{errors.number_of(made.sites, 'site')}, epsilon {made.epsilon:g}", wanted)
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -251,6 +253,7 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     for heading in (
         "method",
         "sites",
+        "trust",
         "epsilon",
         "exchanges",
         "messages a site",
@@ -258,7 +261,7 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
         "KiB from a site",
         "KiB stored",
     ):
-        costs.add_column(heading, justify="left" if heading == "method" else "right")
+        costs.add_column(heading, justify="left" if heading in ("method", "trust") else "right")
     costs.add_column("epsilon spent", justify="right")
     noise = Table(title="Standard deviation of the noise in a cell, in the units of the answer", box=None)
     for heading in ("method", "sites", "epsilon", "released", "times", "cells", "sd in a cell"):
@@ -266,7 +269,9 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     for one in found:
         case = (one.plan.method, str(one.plan.sites), f"{one.plan.budget.epsilon:g}")
         costs.add_row(
-            *case,
+            *case[:2],
+            one.plan.trust,
+            case[2],
             _span(one.exchanges, "{:.0f}"),
             _span(one.messages, "{:.0f}"),
             _span(one.down, "{:.1f}", 1024),
@@ -322,6 +327,7 @@ def _tell_advice(found: AdviceTable, setting: str, wanted: float | None) -> None
     console = _console()
     errors_ = Table(title=f"{found.rows:,} rows, {setting}", box=None)
     errors_.add_column("method", no_wrap=True)
+    errors_.add_column("trust", no_wrap=True)
     for heading in ("1-way error", "2-way error"):
         errors_.add_column(heading, justify="right", min_width=len("(0.000-0.000)"))
     errors_.add_column("smallest cell", justify="right")
@@ -332,7 +338,7 @@ def _tell_advice(found: AdviceTable, setting: str, wanted: float | None) -> None
         least = one.resolution and (one.resolution.crossing or one.resolution.value)
         cell = f"{least:,.0f} rows" if least else ""
         needed = [one.search] if wanted is not None else []
-        errors_.add_row(one.method, _error(one.one_way), _error(one.two_way), cell, *needed, one.verdict)
+        errors_.add_row(one.method, one.trust, _error(one.one_way), _error(one.two_way), cell, *needed, one.verdict)
     console.print(errors_)
     for one in found.methods:
         for warning in one.resolution.warnings if one.resolution else ():

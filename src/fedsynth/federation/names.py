@@ -17,6 +17,17 @@ TRUSTS = {
     "three-servers": "fedsynth.servers.trust:ThreeServers",
 }
 """The class of each trust model, by its name on the command line; it is imported only when it is used."""
+
+
+def default_trust(sites: int) -> str:
+    """Return the name of the trust model of a run over ``sites`` sites for which none is named.
+
+    Three sites and more keep their counts to themselves at little cost in noise ("secure"). With two, each would read
+    the other's counts off the sum, so that each adds its own noise ("local"). One table lies in one hand ("trusted").
+    """
+    return "secure" if sites > 2 else "local" if sites == 2 else "trusted"
+
+
 RESERVED = frozenset({  # roles and hosts of a deployment, and its files and folders
     "admin", "administrator", "coordinator", "fedsynth", "federation", "flower", "localhost", "nginx", "root", "server",
     "steward", "superexec", "superlink", "supernode", "vault",

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from fedsynth.errors import InvalidParameter, Unsupported, listed, nearest
+from fedsynth.federation.names import TRUSTS
 from fedsynth.plugins import installed, load, named
 
 if TYPE_CHECKING:
@@ -99,6 +100,12 @@ class Registration:
         if trust == "three-servers":
             return self.needs_vault and not self.needs_scores
         return trust == "trusted" or not self.needs_vault
+
+    def check_trust(self, trust: str) -> None:
+        """Raise :class:`Unsupported`, with the trust models to choose from, unless the method runs under ``trust``."""
+        if not self.runs_under(trust):
+            able = " or ".join(f"--trust {name}" for name in TRUSTS if self.runs_under(name))
+            raise Unsupported(f"{self.name} does not run under the trust {trust}; add {able}")
 
     @property
     def summary(self) -> str:

@@ -18,7 +18,7 @@ from msgspec.structs import fields, replace
 
 from fedsynth.cliques import Workload, all_marginals, random_workload
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
-from fedsynth.federation.names import check_site_name
+from fedsynth.federation.names import check_site_name, default_trust
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.files import Records, parse_toml, read_text, refuse_format
@@ -143,12 +143,12 @@ class Job(Settings, frozen=True):
     together; synthfs:B (simulate only): generated rows, without --data, whose columns are distributed differently at
     each site. With capped-label-skew and cluster, one row more moves others, so that the result is not for publication.
     A and B are each a positive number such as 0.5: the smaller, the more uneven. docs/cli.md explains each."""
-    trust: str = "trusted"
+    trust: str = ""
     """Trust model: who sees exact counts and who adds the noise. trusted: the server sees each site's counts and adds
     the noise; local: each site adds all the noise to its own counts, so nobody else is trusted and results are
     noisiest; secure: secure aggregation, each site adds a part of the noise and the server sees only the noisy sum;
     three-servers: three servers hold secret shares of the counts, which none can read alone, and add the noise
-    together."""
+    together. Default: secure for three sites and more, local for two, trusted for one."""
     seed: Annotated[int, Meta(ge=0)] | None = None
     """Whole number that fixes every random choice, the noise included, so that the run can be repeated. It is therefore
     not private: never publish such a run. Default: no seed; noise from the operating system."""
@@ -196,6 +196,9 @@ class Job(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.trust:
+            sites = self.sites if self.deployment is None else len(self.deployment.sites)
+            msgspec.structs.force_setattr(self, "trust", default_trust(sites))
         if self.deployment is None:
             return
         self._check_min_sites(self.deployment)

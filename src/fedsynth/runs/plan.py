@@ -24,7 +24,7 @@ from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.resolution import Resolution, resolution
 from fedsynth.methods import Method
-from fedsynth.methods.registry import declared
+from fedsynth.methods.registry import Registration, declared
 from fedsynth.privacy.cost import Budget, epsilon_of
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.progress import Progress, ignore_progress
@@ -84,6 +84,12 @@ class PlannedRun:
             raise Unsupported(f"--partition {self.partition} cannot split a table; use iid, quantity:A or label-skew:A")
         return found
 
+    def admitting(self, method: Registration) -> PlannedRun:
+        """Return the run itself if ``method`` runs under its trust model, else the same run with a trusted server."""
+        if method.runs_under(self.terms.trust):
+            return self
+        return replace(self, terms=replace(self.terms, trust="trusted", trust_options={}))
+
     def at(self, rows: int) -> Terms:
         """Return the terms under which a run over ``rows`` rows has the same noise relative to its rows as planned.
 
@@ -121,6 +127,7 @@ class PlannedTrial:
 class Advice:
     """Expected results of one method in a planned run, estimated on ``tables`` random tables.
 
+    ``trust`` names the trust model: the planned one, or "trusted" if the method does not run under that.
     ``one_way`` and ``two_way`` are the expected errors of single columns and of pairs (:class:`PlannedTrial`).
     ``resolution`` has the smallest groups that stand out from the noise, and warnings, from a run on the first table.
     ``epsilon`` is that needed for a wanted error; ``None`` if none was wanted or found. ``verdict`` and ``search`` say
@@ -129,6 +136,7 @@ class Advice:
     """
 
     method: str
+    trust: str
     tables: int
     verdict: str
     one_way: ForecastRange | None = None
@@ -164,6 +172,7 @@ class AdviceTable:
         lines = [
             {
                 "method": one.method,
+                "trust": one.trust,
                 **figures(one.one_way, "1-way error"),
                 **figures(one.two_way, "2-way error"),
                 "smallest cell": (one.resolution and (one.resolution.crossing or one.resolution.value)) or math.nan,
@@ -197,8 +206,9 @@ def advise(
 
     Every method runs in a simulation over ``tables`` random tables of each kind in :data:`SHAPES`. After ``seconds`` no
     further run is started; every method runs on the first table anyway. ``wanted`` is an error of pairs of columns
-    (above 0 and below 2) for which the needed epsilon is searched (:func:`epsilon_for`). A method that cannot run is
-    listed with the reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
+    (above 0 and below 2) for which the needed epsilon is searched (:func:`epsilon_for`). A method that does not run
+    under the planned trust model runs under "trusted"; one that cannot run is listed with the reason. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
 
     If more rows are planned than a random table has, the noise relative to the rows is kept as planned
     (:meth:`PlannedRun.at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second run
@@ -207,7 +217,7 @@ def advise(
     if min(tables, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
         raise InvalidParameter("--tables and --seconds must be positive, and --wanted above 0 and below 2")
     deadline = time.monotonic() + seconds
-    runs = {name: _Runs(planned, method) for name, method in methods.items()}
+    runs = {name: _Runs(planned.admitting(declared(type(method), name)), method) for name, method in methods.items()}
     made = [(shape, seed) for seed in range(tables) for shape in SHAPES]
     total = len(made) * len(runs)
     found = []
@@ -217,9 +227,10 @@ def advise(
                 of_method.add(*table)
             progress("random tables", at + 1, total)
         for at, (name, of_method) in enumerate(runs.items()):
-            advice = _advice(name, of_method.trials, planned.rows) if of_method.trials else None
+            trust = of_method.planned.terms.trust
+            advice = _advice(name, trust, of_method.trials, planned.rows) if of_method.trials else None
             if advice is None:
-                advice = Advice(name, 0, of_method.refused)
+                advice = Advice(name, trust, 0, of_method.refused)
             elif wanted is not None:
                 epsilon, search = _needed(of_method, wanted, range(tables), deadline)
                 advice = replace(advice, epsilon=epsilon, search=search)
@@ -361,10 +372,11 @@ def _range(values: Sequence[float]) -> ForecastRange:
     return ForecastRange(max(0.0, low - more), typical, min(2.0, high + more))
 
 
-def _advice(name: str, trials: Sequence[PlannedTrial], rows: int) -> Advice:
+def _advice(name: str, trust: str, trials: Sequence[PlannedTrial], rows: int) -> Advice:
     found = trials[0].resolution
     return Advice(
         name,
+        trust,
         len(trials),
         _verdict(trials, rows, found.crossing or found.value),
         _range([one.one_way for one in trials]),

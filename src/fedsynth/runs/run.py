@@ -84,6 +84,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
     if job.target and not job.holdout:
         raise Unsupported("--target needs held-out rows to score the classifiers on; add --holdout 0.1")
     declared = find_method(job.method)
+    declared.check_trust(job.trust)
     job.build_method()  # reports invalid options before rows are read
     trust = job.build_trust()
     split_seed = secrets.randbits(63) if job.seed is None else job.seed

@@ -91,7 +91,7 @@ MISTAKES: dict[str, str] = {
     "a target that is not in the table": f"{_SIMULATE} --holdout 0.1 --target regoin",
     "a partition that does not exist": f"{_SIMULATE} --partition label-scew:1",
     "more sites than rows": f"{_SIMULATE} --sites 1000",
-    "a workload that cannot be read": f"{_SIMULATE} --method aim --workload pairs",
+    "a workload that cannot be read": f"{_SIMULATE} --method flaim --workload pairs",
     "a budget exceeded by a method of one's own": f"{_SIMULATE} --method greedy:Greedy",
     "an extra that is not installed": "demo",
     "a folder that exists": f"{_SIMULATE} --out run",

@@ -28,7 +28,7 @@ def deploy_init(
     sites: str,
     job: Annotated[
         partial[Job],
-        Fields("epsilon", "delta", "options", "rows_per_person", "sites_per_person", method="auto", trust="local"),
+        Fields("epsilon", "delta", "options", "rows_per_person", "sites_per_person", method="auto", trust=""),
     ],
     superlink: str = "fed.example.org:443",
     json_: bool = False,
@@ -42,7 +42,7 @@ def deploy_init(
     Example:
 
       fedsynth deploy init federation --schema agreed.toml \
-        --sites north,south,east --method oneshot --trust local \
+        --sites north,south,east --method oneshot \
         --epsilon 1 --delta 1e-6 --superlink fed.example.org:443
 
     Parameters
@@ -73,6 +73,7 @@ def deploy_init(
     facts = {
         "folder": str(root),
         "run": run,
+        "trust": made.trust,
         "sites": names,
         "schema_digest": agreed.digest,
         "coordinator_key": terms.coordinator,
@@ -84,7 +85,7 @@ def deploy_init(
         json_,
         facts,
         f"In {root}: the job (job.toml), the Flower app (app/), the server's files (server/), the certificate\n"
-        f"authority and an invitation for each site. Schema {agreed.digest[:12]}, run {run}.\n\n"
+        f"authority and an invitation for each site. Schema {agreed.digest[:12]}, run {run}, trust {made.trust}.\n\n"
         f"Send each site its file from invitations/ by any channel: it holds no secret. Each site then reads out to\n"
         f"you, by phone, the fingerprint that it sees. It must be\n\n    {terms.fingerprint}\n\n"
         f"{COORDINATOR} is the coordinator's secret: back it up and show it to nobody. {AUTHORITY} signs\n"

@@ -36,10 +36,12 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> In
     if ":" in host:
         raise InvalidParameter(f"--superlink {superlink}: give the server a host name, for its certificate")
     sites = job.deployed.sites
+    declared = find_method(job.method)
+    declared.check_trust(job.trust)
     job.build_method(schema)
     job.build_trust()
     coordinator, authority = Keys(os.urandom(KEY_BYTES)), Authority.create()
-    kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in find_method(job.method).queries}
+    kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in declared.queries}
     if job.budget.exact:
         raise InvalidParameter("--epsilon inf releases everything without noise; only simulations run so")
     terms = InvitedTerms(
