@@ -309,7 +309,7 @@ def test_cells_are_listed_and_chosen(
     spec = changed(finished, tmp_path, ('"naive"', '"naive, shy"'), ("methods.naive", 'methods."naive, shy"'))
     assert run(monkeypatch, spec, "--list", "--seeds", 1, "--only", "method=naive, shy,dataset=people") == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"people 'naive, shy' epsilon={epsilon} delta=1e-06 trust=trusted partition=iid sites=3 arm=federated seed=0"
+        f"people 'naive, shy' epsilon={epsilon} delta=1e-06 trust=secure partition=iid sites=3 arm=federated seed=0"
         for epsilon in ("1", "4.5")
     ] + ["2 cells"]
     assert run(monkeypatch, spec, "--list", "--only", "epsilon=9") == 2

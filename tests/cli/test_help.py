@@ -213,7 +213,7 @@ SLIPS: list[tuple[list[str], str]] = [
     ([*SIMULATE, "--format", "parqet"], "did you mean 'parquet'?"),
     (["compare", "--data", "DATA", *BUDGET, "--method", "oneshoot"], "did you mean 'oneshot'?"),
     (["compare", "--data", "DATA", *BUDGET, "--test", "welsh"], "did you mean 'welch'?"),
-    (["compare", "--data", "DATA", *BUDGET, "--method", "aim", "--trust", "local"], "pass --trust trusted"),
+    ([*SIMULATE, "--method", "aim", "--trust", "local"], "add --trust trusted"),
     (["compare", "--data", "DATA", *BUDGET, "--trust", "secured"], "did you mean 'secure'?"),
     (["compare", "--data", "DATA", *BUDGET, "--set", "speed=1"], "auto has no option speed"),
     (["compare", "--data", "DATA", *BUDGET, "--holdout", "0"], "--holdout above 0 and below 1"),

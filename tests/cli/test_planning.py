@@ -157,7 +157,7 @@ def test_methods_sites_and_budgets_are_compared_in_one_table(schema):
         ({"method": "aim", "trust": "local"}, 6, "--trust trusted"),
         ({"epsilon": "inf"}, 6, "a run without noise cannot be planned"),
         ({"trust": "blind"}, 6, "no trust model named 'blind'"),
-        ({"trust-set": "min_honest=3"}, 2, "has no setting min_honest"),
+        ({"trust": "local", "trust-set": "min_honest=3"}, 2, "has no setting min_honest"),
         ({"set": "width=3"}, 6, "no option width"),
         ({"workload": "2", "method": "fednaivebayes"}, 6, "leave --workload out"),
         ({"sites": "2.5"}, 2, "whole number"),

@@ -100,7 +100,7 @@ def test_federation_of_different_sites_beats_a_site_alone(tmp_path, monkeypatch,
     assert utility
     assert all(0.5 < one < 0.95 for line in utility for one in line["real rows"])
 
-    assert "auto, 3 sites, epsilon 2, delta 1e-06, trust trusted, 3 repeats" in text
+    assert "auto, 3 sites, epsilon 2, delta 1e-06, trust secure, 3 repeats" in text
     for line in content["lines"]:
         row = next(row for row in text.splitlines() if row.startswith(line["metric"]))
         assert f"{np.mean(line['federated']):.3f} ± {np.std(line['federated'], ddof=1):.3f}" in row

@@ -232,13 +232,27 @@ def test_the_smallest_cell_is_twice_the_noise_of_a_pair():
     assert found.resolution.crossing == pytest.approx(2 * alone, rel=0.05)
 
 
+@dataclasses.dataclass(frozen=True)
+class NeedsVault:
+    """A method that is not registered, so that nobody knows beforehand that it needs a vault."""
+
+    def fit(self, federation):
+        federation.require_vault()
+
+
 def test_what_cannot_run_says_why_and_the_others_go_on():
-    planned = planned_with(trust="local")
-    found = advise(planned, {"mst": MST(), "oneshot": OneShot()}, tables=1)
+    found = advise(planned_with(trust="local"), {"undeclared": NeedsVault(), "oneshot": OneShot()}, tables=1)
     ran, refused = found.methods
-    assert (ran.method, refused.method, refused.tables, refused.two_way) == ("oneshot", "mst", 0, None)
+    assert (ran.method, refused.method, refused.tables, refused.two_way) == ("oneshot", "undeclared", 0, None)
+    assert (ran.trust, refused.trust) == ("local", "local")
     assert "trusted" in refused.verdict
     assert found.complete
+
+
+def test_a_method_runs_under_a_trusted_server_if_it_does_not_run_under_the_planned_trust():
+    found = advise(planned_with(trust="local"), {"mst": MST(), "oneshot": OneShot()}, tables=1)
+    assert {advice.method: advice.trust for advice in found.methods} == {"mst": "trusted", "oneshot": "local"}
+    assert all(advice.tables == 3 for advice in found.methods)
 
 
 def test_no_run_begins_after_the_time_is_over():
