@@ -78,7 +78,7 @@ def test_the_functions_that_write_files_name_them(disk):
             assert not is_fault(caught.value)
             assert ending(caught.value) == {"exit_code": 2, "error": "OSError", "message": said}
     assert (disk / "a.txt").read_text() == "old"
-    assert sorted(path.name for path in disk.iterdir()) == ["a.txt", "events", "filler", "transcript"]
+    assert sorted(path.name for path in disk.iterdir()) == ["a.txt", "events", "events.lock.0", "filler", "transcript"]
 
 
 def test_messages_as_files_and_backups_name_theirs(disk, tmp_path):

@@ -18,7 +18,7 @@ from tests.world import request_of
 from fedsynth.data.read import write_frame
 from fedsynth.deploy.host.checks import check_site
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
-from fedsynth.deploy.host.rows import is_exposed, load_rows
+from fedsynth.deploy.host.rows import load_rows
 from fedsynth.deploy.host.state import answer, create_state, open_account, open_site, site_secret
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import PlainAnswer
@@ -26,6 +26,7 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.keys import Keys
+from fedsynth.platforms import is_exposed
 from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.folder import RunFolder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 
@@ -17,6 +16,7 @@ from fedsynth.cli.options import JsonLines
 from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.flower.executor import server_secret
 from fedsynth.errors import FedsynthError
+from fedsynth.locks import exclusive
 from fedsynth.privacy.cost import Budget
 
 
@@ -38,10 +38,10 @@ def test_two_processes_do_not_answer_with_one_key(tmp_path):
     lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
     home = root / "sites" / "north"
     (home / "ca.crt").write_text(Authority.create().text)
-    with (home / "node-key").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with exclusive(home / "state" / "serve.lock"):
         second = invoke(["site", "serve", str(home)])
     assert "another `fedsynth site serve`" in second.output
+    assert second.exit_code == 8
 
 
 def test_a_site_without_its_files_is_told_which(tmp_path):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import copy
 import csv
 import dataclasses
-import fcntl
 import io
+import math
 import multiprocessing
 import os
 import re
-import resource
 import signal
+import sys
 import time
 import zlib
 from collections import deque
@@ -57,6 +57,7 @@ from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FinishedRun, find_metric
 from fedsynth.federation.simulate import federate
 from fedsynth.files import load_object, write_whole
+from fedsynth.locks import exclusive
 from fedsynth.methods import find_method
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
@@ -327,15 +328,20 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
 def _reset_peak() -> None:
     """Reset the process's peak memory if the system allows; otherwise the peak includes earlier cells."""
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_bytes(b"5")
 
 
 def _peak() -> float:
-    """Return the process's peak memory in MiB since the last reset."""
+    """Return the process's peak memory in MiB since the last reset; NaN on Windows, which does not say it."""
     with suppress(OSError):
-        if found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
+        if found := re.search(rb"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_bytes()):
             return int(found.group(1)) / 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    try:
+        import resource
+    except ImportError:
+        return math.nan
+    unit = 1 if sys.platform == "darwin" else 2**10  # bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -428,11 +434,7 @@ def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]
     process writes there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FedsynthError(f"another run writes to {folder}; wait for it, or choose another --out") from error
+    with exclusive(folder / ".lock", f"another run writes to {folder}; wait for it, or choose another --out"):
         file = folder / RESULTS
         kept = read_lines(file)
         write_whole(file, _csv([_COLUMNS, *(line for lines in kept.values() for line in lines)]))

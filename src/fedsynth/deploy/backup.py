@@ -227,7 +227,8 @@ def back_up_server(folder: Path, to: Path) -> BackupContents:
             # Hidden files belong to a run or a backup in progress.
             if not path.is_file() or any(part.startswith(".") for part in within.parts):
                 continue
-            if path.name in ("lock", "seen.lock") or path.resolve() == to.resolve():
+            lock = path.name in ("lock", "seen.lock") or path.name.startswith("events.lock.")
+            if lock or path.resolve() == to.resolve():
                 continue
             if path.suffix == ".db":
                 files[within.as_posix()] = Path(scratch) / f"{len(files)}.db"

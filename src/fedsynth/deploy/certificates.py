@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsynth.errors import FedsynthError, said
+from fedsynth.platforms import is_exposed
 
 DAYS = 365  # validity of a certificate; the authority's own is valid five times as long
 Role = Literal["server", "site", "admin"]
@@ -52,7 +53,7 @@ class Authority:
             raise FedsynthError(
                 f"{key_file} is missing; if you keep the authority's key elsewhere, name it with --ca-key"
             )
-        if key_file.stat().st_mode & 0o077:
+        if is_exposed(key_file):
             raise FedsynthError(f"{key_file} can be read by other users; run chmod go-rwx {key_file}")
         unreadable = "holds no certificate that can be read ({error}); put the authority's ca.crt there"
         with said(f"{certificate_file} {unreadable}", OSError, ValueError):

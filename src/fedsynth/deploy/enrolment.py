@@ -30,7 +30,6 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 import fedsynth
 from fedsynth.deploy.certificates import Authority, pem, private_bytes
 from fedsynth.deploy.host.config import INVITATION, ROSTER, SiteConfig, load_site_config
-from fedsynth.deploy.host.rows import is_exposed
 from fedsynth.deploy.host.state import create_state, make_node_key, public_part, site_secret
 from fedsynth.deploy.roster import (
     Admission,
@@ -47,6 +46,7 @@ from fedsynth.errors import FedsynthError, said
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.files import parse_toml, private_folder, read_text, write_private, write_whole
 from fedsynth.keys import Keys
+from fedsynth.platforms import is_exposed
 from fedsynth.runs.job import Job
 from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Schema

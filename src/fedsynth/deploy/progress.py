@@ -12,12 +12,11 @@ An attempt is a start of a run, or a resumption; its id is in each of its events
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from fedsynth.errors import FedsynthError, exit_code, explained, number_of, said
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
+from fedsynth.locks import is_shared, shared
 from fedsynth.methods import find_method
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.runs.job import Job
@@ -37,6 +37,7 @@ from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
+_LOCK = ".lock"  # suffix of the lock beside it
 POLL = 0.5  # s between two reads of the events
 UNHEARD = 20.0  # s without a first event until the run's carrier is asked what became of it
 ASKED = 10.0  # s between two such requests
@@ -174,16 +175,19 @@ def events_file(folder: Path, run: str) -> Path:
 class EventLog:
     """Appends the events of one attempt to a file (mode 0600), one JSON object per line; a context manager.
 
-    While it is open it holds a shared lock on the file, by which readers tell a live run from one that died.
+    While it is open it holds a shared lock beside the file, by which readers tell a live run from one that died.
     """
 
     def __init__(self, file: Path, attempt: str) -> None:
         """Open ``file``, creating it and its folder if needed."""
         private_folder(file.parent)
         self._file, self._attempt = file, attempt
-        self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
-        os.fchmod(self._descriptor, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        with ExitStack() as opened:
+            self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
+            opened.callback(os.close, self._descriptor)
+            os.fchmod(self._descriptor, 0o600)
+            opened.enter_context(shared(file.with_suffix(_LOCK)))
+            self._opened = opened.pop_all()
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # after a power cut, or on a full disk
             self._write(b"\n")
@@ -192,7 +196,7 @@ class EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        self._opened.close()
 
     def add(self, kind: type[Event], /, **fields: Any) -> None:
         """Append an event of the class ``kind`` that happens now; ``fields`` are its other fields by name."""
@@ -372,14 +376,7 @@ class EventReader:
 
     def alive(self) -> bool:
         """Return whether a process is appending to the file, so that a run is in progress."""
-        if not self.file.exists():
-            return False
-        with self.file.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return is_shared(self.file.with_suffix(_LOCK))
 
 
 @dataclass

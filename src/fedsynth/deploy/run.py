@@ -12,6 +12,7 @@ from fedsynth.deploy.files.server import over_files
 from fedsynth.deploy.progress import AttemptEnded, EventReader, RunView, WorkAdvanced, events_file, follow, run_watched
 from fedsynth.errors import FedsynthError
 from fedsynth.models.synthesizer import Synthesizer, load
+from fedsynth.platforms import require_posix
 from fedsynth.progress import Progress, shown
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
@@ -49,6 +50,7 @@ class FederationRun:
         Raises the errors that end a run, after which the same call resumes it.
         """
         if not self.out.is_run:
+            require_posix("the run of a federation")
             with shown(progress) as report:
                 if exchange is None:
                     self._over_flower(connection, None if database is None else Path(database), report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,8 @@ from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.files import load_json, private_folder, write_private
 from fedsynth.keys import KEY_BYTES, Keys
+from fedsynth.locks import exclusive
+from fedsynth.platforms import is_exposed
 
 FORMAT = 1  # of run.json
 SEEN_FORMAT = 1  # of seen.json
@@ -34,7 +35,7 @@ def load_coordinator(folder: Path) -> Keys:
             f"{file} is missing; restore it from the backup. If it is lost for good, set the federation up again: "
             "every site must then join again, and keeps its account"
         )
-    if file.stat().st_mode & 0o077:
+    if is_exposed(file):
         raise FedsynthError(f"{file} can be read by other users; run chmod go-rwx {file}")
     try:
         secret = bytes.fromhex(file.read_text(encoding="ascii"))
@@ -52,13 +53,8 @@ def claimed(state: Path) -> Iterator[None]:
     If two servers asked under one run name, the sites would be charged for the questions of both. Raises
     :class:`~fedsynth.errors.FedsynthError` if another process holds the lock.
     """
-    with (private_folder(state) / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FedsynthError(
-                f"the run {state.name!r} is in progress in another process; wait for that, or stop it"
-            ) from error
+    busy = f"the run {state.name!r} is in progress in another process; wait for that, or stop it"
+    with exclusive(private_folder(state) / "lock", busy):
         yield
 
 
@@ -123,8 +119,7 @@ class WitnessTransport:
             raise FedsynthError(f"{self._file} is damaged ({error}); {mend}") from error
 
     def _write(self) -> None:
-        with self._file.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with exclusive(self._file.with_suffix(".lock")):
             for site, known in self._written().items():
                 self.seen[site] = max(known, self.seen.get(site, AuditPosition()), key=lambda seen: seen.row)
             content = {site: str(known) for site, known in self.seen.items()}

@@ -12,6 +12,7 @@ from msgspec import Meta
 from fedsynth import errors
 from fedsynth.cli.options import log_to_stderr, say
 from fedsynth.deploy.commands.enrol import compare
+from fedsynth.platforms import require_posix
 
 
 def init(folder: Path, /, *, address: str, json_: bool = False) -> None:
@@ -167,6 +168,7 @@ def serve(folder: Path, /) -> None:
     folder
         Folder of the compute server, made by `fedsynth compute-server init`.
     """
+    require_posix("`fedsynth compute-server serve`")
     import signal
     import threading
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import msgspec
 import tomli_w
 
-from fedsynth.deploy.host.rows import is_exposed
 from fedsynth.deploy.roster import Invitation, InvitedTerms, SignedRoster, load
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, private_folder, write_private, write_whole
+from fedsynth.platforms import is_exposed
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
@@ -75,7 +75,7 @@ def server_secret(folder: Path) -> bytes:
     if is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
     try:
-        secret = bytes.fromhex(path.read_text())
+        secret = bytes.fromhex(path.read_text(encoding="ascii"))
     except ValueError:
         secret = b""
     if len(secret) != 32:

@@ -14,6 +14,7 @@ from typing import Annotated
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
 from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
+from fedsynth.platforms import require_posix
 from fedsynth.runs.job import Deployment, Job
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def site_serve(
     json_
         Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.
     """
-
+    require_posix("`fedsynth site serve`")
     from fedsynth.deploy.host.config import load_site_config
 
     if exchange is not None and superlink:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fedsynth import errors
 from fedsynth.cli.options import confirm, say
 from fedsynth.files import Records
+from fedsynth.platforms import require_posix
 
 if TYPE_CHECKING:
     from fedsynth.deploy.roster import Admission, Invitation
@@ -273,6 +274,7 @@ def deploy_try(
     target
         Label column of --partition label-skew or capped-label-skew; default: the last column.
     """
+    require_posix("`fedsynth deploy try`")
     import signal
     import tempfile
 

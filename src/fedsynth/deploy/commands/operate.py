@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.options import harmless, log_to_stderr, say, serve_until_stopped
+from fedsynth.platforms import require_posix
 
 if TYPE_CHECKING:
     from fedsynth.deploy.flower.control import FlowerControl
@@ -64,6 +65,7 @@ def deploy_serve(
     json_
         Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.
     """
+    require_posix("`fedsynth deploy serve`")
     from fedsynth.deploy.flower.executor import FlowerExecutor, server_secret
 
     _require_federation(folder)
@@ -117,6 +119,7 @@ def deploy_run(
     json_
         Report each event as a JSON object on a line of its own. Without it: text for people.
     """
+    require_posix("`fedsynth deploy run`")
     from fedsynth.deploy.progress import EventReader, attempts, events_file
 
     if exchange is None and (once or without):

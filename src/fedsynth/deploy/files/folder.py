@@ -21,7 +21,6 @@ from fedsynth.errors import FedsynthError
 from fedsynth.files import writing
 
 AGAIN = 30.0  # s after which a file that looks unchanged is read again: copying may preserve time and size
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 Stamp = tuple[int, int, int]
 
 
@@ -113,15 +112,16 @@ class ExchangeFolder:
     @contextlib.contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int | None]:
         """Open the folder for the block; give ``None`` if it does not exist and ``make`` is false."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         with contextlib.ExitStack() as stack:
-            folder = os.open(self.exchange, _FOLDER)
+            folder = os.open(self.exchange, flags)
             stack.callback(os.close, folder)
             for part in (self.site, self.part):
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=folder)
                 try:
-                    folder = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                    folder = os.open(part, flags | os.O_NOFOLLOW, dir_fd=folder)
                 except FileNotFoundError:
                     yield None
                     return

@@ -93,12 +93,18 @@ class FlowerControl:
     def _json(self, *arguments: str) -> dict[str, Any]:
         """Return the JSON output of a Flower command; raise :class:`FedsynthError` with its message if it fails."""
         home = self.home or os.environ.get("FLWR_HOME", str(self.folder.resolve() / "server"))
-        environment = {**os.environ, **QUIET, "FLWR_HOME": home}
+        environment = {**os.environ, **QUIET, "FLWR_HOME": home, "PYTHONIOENCODING": "utf-8"}
         command = [program("flwr"), *arguments, "--format", "json"]
         late = f"`flwr {arguments[0]}` did not end within {SECONDS:g} s; is the SuperLink up?"
         with said(late, subprocess.TimeoutExpired):
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+                command,
+                env=environment,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=SECONDS,
+                stdin=subprocess.DEVNULL,
             )
         content = _object(done.stdout)
         if done.returncode or content is None or not content.get("success", True):

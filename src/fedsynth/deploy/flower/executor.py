@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ from fedsynth.deploy.flower.grid import FlowerGrid
 from fedsynth.deploy.flower.server import FlowerTransport
 from fedsynth.deploy.progress import Tell, run_watched
 from fedsynth.errors import FedsynthError, Refused, explained
+from fedsynth.platforms import is_exposed
 from fedsynth.runs.job import Job
 
 POLL = 0.5  # s between two polls for a task
@@ -128,7 +130,7 @@ def server_secret(path: Path) -> bytes:
     """
     if not path.is_file() or not path.stat().st_size:
         raise FedsynthError(f"{path} is missing or empty; `fedsynth deploy init` makes it: give the SuperLink the same")
-    if path.stat().st_mode & 0o007:
+    if is_exposed(path, stat.S_IRWXO):
         raise FedsynthError(f"{path} can be read by everybody; run chmod o-rwx {path}")
     return path.read_bytes()
 

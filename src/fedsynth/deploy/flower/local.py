@@ -49,7 +49,7 @@ class LocalFlower:
         home.mkdir()
         connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(server / "ca.crt")}
         content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        (home / "config.toml").write_text(tomli_w.dumps(content))
+        (home / "config.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
         self.control = FlowerControl(root, CONNECTION, str(home))
 
     def start(self) -> None:
@@ -132,7 +132,7 @@ class LocalFlower:
 
     def log(self, name: str) -> str:
         """Return what the process of this name has printed so far."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def online(self) -> int:
         """Return the number of connected nodes; Flower's own command would take more than a second of CPU time."""

@@ -15,7 +15,6 @@ follows from the question and the policy.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import ssl
 import threading
@@ -28,6 +27,8 @@ from typing import TypeVar
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import IdleRuns, answer, load_node_key, wait_until_due
 from fedsynth.errors import FedsynthError, is_fault, reason_of, said
+from fedsynth.files import private_folder
+from fedsynth.locks import exclusive
 
 try:
     import httpx
@@ -125,8 +126,8 @@ class FlowerNode:
         key or certificates cannot be used, or if another process answers with this node's key.
         """
         with (
-            _alone(self._config.key),
             _opened(self._config) as client,
+            _alone(self._config),
             self._beating(client),
             ThreadPoolExecutor(1, "answer") as worker,
         ):
@@ -277,14 +278,10 @@ def _certificate_fault(error: BaseException | None) -> str:
 
 
 @contextlib.contextmanager
-def _alone(key: Path) -> Iterator[None]:
-    """Hold the node's key file locked; raise :class:`FedsynthError` if another process does."""
-    with said("the node's key cannot be read ({error}); `fedsynth site join` makes it", OSError):
-        file = key.open("rb")
-    with file:
-        busy = f"another `fedsynth site serve` answers with the key {key}; stop it first, or leave it running"
-        with said(busy, BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _alone(config: SiteConfig) -> Iterator[None]:
+    """Hold the node's lock, which lies in the site's state; raise :class:`FedsynthError` if another process does."""
+    busy = f"another `fedsynth site serve` answers with the key {config.key}; stop it first, or leave it running"
+    with exclusive(private_folder(config.state) / "serve.lock", busy):
         yield
 
 

@@ -37,6 +37,7 @@ from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError,
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
+from fedsynth.platforms import ALLOW_NOBODY, NOT_CHECKED, POSIX
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.schema import Schema
@@ -200,10 +201,12 @@ def check_private(name: str, path: Path) -> PreflightCheck:
         return _warning(name, f"{path} is not there", "a site that never ran has none: fedsynth site join")
     except PermissionError:
         return _failure(name, f"{path} cannot be reached by this user", mend)
+    if not POSIX:
+        return _warning(name, NOT_CHECKED.format(path), ALLOW_NOBODY)
     mode = stat.S_IMODE(held.st_mode)
     if mode & 0o077:
         return _failure(name, f"{path} has mode {mode:o}: others may read or write", f"chmod go-rwx {path}")
-    if hasattr(os, "geteuid") and held.st_uid != os.geteuid():
+    if held.st_uid != os.geteuid():
         return _failure(name, f"{path} belongs to user {held.st_uid}", mend)
     return _ok(name, f"{path} is its owner's alone (mode {mode:o})")
 
@@ -211,8 +214,8 @@ def check_private(name: str, path: Path) -> PreflightCheck:
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[PreflightCheck]:
     """Check that the folder of a site's state is writable, roomy (100 MiB; less than 1 GiB warns) and on a local disk.
 
-    ``mounts`` lists the mounted file systems in the format of ``/proc/mounts``; if it is missing, their types are not
-    checked. A network file system is a failure, since its locks are not reliable.
+    ``mounts`` lists the mounted file systems in the format of ``/proc/mounts``; where it is missing, as on macOS and
+    Windows, the disk's type is a warning. A network file system is a failure, since its locks are not reliable.
     """
     if not folder.is_dir():
         return [_failure("state", f"{folder} is not a folder", "fedsynth site join makes it")]
@@ -230,16 +233,16 @@ def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Prefl
     mend = "make room: an account that cannot be written stops the site" if free < _ROOMY else ""
     state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if mend else "ok"
     checks.append(PreflightCheck("disk", state, told, mend))
-    if (kind := _file_system(folder, mounts)) in _REMOTE:
-        mend = "file locks over a network are not to be relied on; put the state on a local disk"
+    mend = "file locks over a network are not to be relied on; put the state on a local disk"
+    if not mounts.is_file():
+        checks.append(_warning("file system", f"whether {folder} is on a local disk was not checked", mend))
+    elif (kind := _file_system(folder, mounts)) in _REMOTE:
         checks.append(_failure("file system", f"{folder} is on {kind}", mend))
     return checks
 
 
 def _file_system(folder: Path, mounts: Path) -> str:
-    if not mounts.is_file():
-        return ""
-    entries = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    entries = [line.split()[1:3] for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()]
     place = folder.resolve()
     # A later mount covers an earlier one of the same place.
     holding = [(len(point), n, kind) for n, (point, kind) in enumerate(entries) if place.is_relative_to(point)]

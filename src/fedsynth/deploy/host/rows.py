@@ -10,11 +10,9 @@ that invents run names cannot fill the disk.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import logging
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +25,8 @@ from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.site import rows_digest
 from fedsynth.files import private_folder, write_private
+from fedsynth.locks import exclusive
+from fedsynth.platforms import is_exposed
 from fedsynth.rows import Rows, Table
 from fedsynth.schema import Schema
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _KIND = b"fedsynth rows "
 _MAGIC = _KIND + b"1\n"
 _CHECKSUM = 32  # bytes of SHA-256, after the magic
+_LOCK = "lock"  # in the folder of the copies
 _REST = 2 * 10**9  # ns; a file that changed this shortly before it was read may change again with the same stamp
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class RunRows:
     def _copy_of(self, run: str) -> Table:
         if pinned := self.account.pinned(run):
             return self._pinned(run, pinned)
-        with _locked(private_folder(self.config.copies)):
+        with exclusive(private_folder(self.config.copies) / _LOCK):
             if pinned := self.account.pinned(run):  # by another process, meanwhile
                 return self._pinned(run, pinned)
             table = load_rows(self.config, self.schema, self.secret)
@@ -164,7 +165,7 @@ def close_run(config: SiteConfig, account: Book, run: str, by: str = "steward") 
     another open run uses the same. ``by`` goes to the audit. What the run has spent stays charged; a run that was
     closed before gives 0. Raises :class:`~fedsynth.errors.InvalidParameter` for an unknown run.
     """
-    with _locked(private_folder(config.copies)):
+    with exclusive(private_folder(config.copies) / _LOCK):
         copy = account.pinned(run)
         questions = account.close(run, by)
         if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
@@ -181,20 +182,13 @@ def close_idle_runs(config: SiteConfig, account: Book, asking: str = "") -> list
     for run in closed:
         _log.info("run %s has asked nothing for %g days and is closed", run, config.policy.keep_runs_days)
     if (closed or not asking) and config.copies.is_dir():
-        with _locked(config.copies):
+        with exclusive(config.copies / _LOCK):
             delete_copies(config, account)
     return closed
 
 
 def _copy(config: SiteConfig, name: str) -> Path:
     return config.copies / f"{name}.rows"
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -322,8 +316,3 @@ def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
     arrays |= {f"numbers{j}": values for j, values in table.numbers.items()}
     content = pack({"schema": table.schema.digest, "left_out": table.left_out, **head}, arrays, compress=False)
     write_private(path, _MAGIC + hashlib.sha256(content).digest() + content)
-
-
-def is_exposed(path: Path) -> bool:
-    """Return whether users other than the owner may read, write or enter a file or folder."""
-    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
-from fedsynth.deploy.host.rows import RunRows, close_idle_runs, close_run, is_exposed
+from fedsynth.deploy.host.rows import RunRows, close_idle_runs, close_run
 from fedsynth.errors import FedsynthError, is_fault, reason_of
 from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
 from fedsynth.federation.policy import Policy
@@ -35,6 +35,7 @@ from fedsynth.federation.wire import (
 )
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.keys import Keys
+from fedsynth.platforms import is_exposed
 from fedsynth.privacy.book import Book
 from fedsynth.schema import Schema
 
