@@ -131,6 +131,7 @@ browser:
 
 check: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLW1514 src benchmarks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

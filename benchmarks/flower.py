@@ -56,7 +56,7 @@ def processor(world: FlowerWorld, *prefixes: str) -> float:
     total = 0
     for name, process in world.processes.items():
         if name.startswith(prefixes):
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             total += sum(int(field) for field in fields[11:15])
     return total / TICKS
 

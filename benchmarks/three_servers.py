@@ -61,7 +61,7 @@ def processor(processes: Processes) -> list[float]:
     """Return the CPU seconds of each server's process so far."""
     found = []
     for _, process in sorted(processes.running.items()):
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         found.append((int(fields[11]) + int(fields[12])) / TICKS)
     return found
 
@@ -70,7 +70,7 @@ def memory(processes: Processes) -> int:
     """Return the peak memory in bytes, of the server with the largest."""
     peaks = []
     for process in processes.running.values():
-        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
         peaks.append(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
     return 1024 * max(peaks)
 

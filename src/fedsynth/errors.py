@@ -81,7 +81,7 @@ def said(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
 def explained(error: OSError) -> str:
     """Return the system's complaint about a file as a sentence: the file, what is wrong, and what to do about it."""
     where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    said = (error.strerror or str(error) or "the system refused").lower()
+    said = (error.strerror or " ".join(map(str, error.args)) or "the system refused").lower()
     if error.errno in _FULL:
         said = (
             os.strerror(error.errno).lower()

@@ -1,11 +1,13 @@
 """Atomic file writes, and readers of text, TOML and JSON files.
 
 After a crash or a power failure a file has its old content or its new content, never a part. A file of the wrong format
-raises an error that names the file.
+raises an error that names the file. Modes of files and folders are POSIX's: Windows ignores them, and gives a file the
+permissions of its folder.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import secrets
@@ -18,6 +20,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from fedsynth.errors import FedsynthError
+from fedsynth.platforms import POSIX
 
 Records = Literal["lines", "rfc4180"]
 """The kind of a CSV file: its lines are records, each by itself, or its cells may hold newlines and it is all valid."""
@@ -81,6 +84,9 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
+        if error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            said = "is UTF-16 text, as Windows PowerShell writes it for `>`; write it with --out instead, or save it"
+            raise FedsynthError(f"{path} {said} as UTF-8") from error
         raise FedsynthError(f"{path} is not UTF-8 text; save it as UTF-8") from error
 
 
@@ -145,8 +151,14 @@ def _first_line(error: Exception) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's directory entries, are on the disk (fsync)."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Wait until a file's content, or a folder's directory entries, are on the disk (fsync).
+
+    Windows opens no folder, and syncs a file only through a descriptor that may write to it: there, a folder's entries
+    are left to the system.
+    """
+    if not POSIX and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if POSIX else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

@@ -7,6 +7,8 @@ explained by its message; 9 files have to be carried; 130 stopped by the user; 1
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import select
@@ -186,6 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     ``arguments`` are the words after the program's name (``None``: those of ``sys.argv``). An error is printed to
     standard error, or with ``--json`` as a JSON object to standard output.
     """
+    _encode_output()
     words = sys.argv[1:] if arguments is None else list(arguments)
     json_, log = "--json" in words, None
     with ExitStack() as resources, warnings.catch_warnings():
@@ -214,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         except errors.FedsynthError as error:
             _fail(type(error).__name__, str(error), errors.exit_code(error), json_)
         except OSError as error:
-            if isinstance(error, BrokenPipeError) and _unread():
+            if _unread(error):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes what is left at its end
                 raise SystemExit(141) from error
             _fail("OSError", errors.explained(error), 2, json_)
@@ -230,8 +233,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             _fail("Fault", f"{said} {where}", 1, json_)
 
 
-def _unread() -> bool:
-    """Return whether standard output is a pipe that nobody reads any more, as after `| head`."""
+def _encode_output() -> None:
+    """Write standard output and error as UTF-8 into files and pipes, whatever the system's encoding is.
+
+    A terminal keeps its encoding, and gets "?" for a character that it cannot show.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a notebook's stream is none
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
+
+
+def _unread(error: OSError) -> bool:
+    """Return whether an error says that standard output is a pipe that nobody reads any more, as after `| head`."""
+    if not hasattr(select, "poll"):  # Windows, whose error for such a pipe may be EINVAL
+        return error.errno in (errno.EPIPE, errno.EINVAL) and error.filename is None and not sys.stdout.isatty()
+    if not isinstance(error, BrokenPipeError):
+        return False
     output = select.poll()
     output.register(sys.stdout, 0)
     return any(event & select.POLLERR for _, event in output.poll(0))

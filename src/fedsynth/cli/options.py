@@ -157,7 +157,7 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
     level = logger.level
     # Unbuffered: what a full disk does not take must not be written again, and fail again, when the file is closed.
     with io.TextIOWrapper(os.fdopen(descriptor, "ab", buffering=0), encoding="utf-8", write_through=True) as stream:
-        os.fchmod(descriptor, 0o600)
+        os.chmod(file, 0o600)  # also a file that was there
         written, shown = _LogFile(stream, file), logging.StreamHandler(sys.stderr)
         shown.setFormatter(_Lines())
         written.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -268,12 +268,14 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
         with writing(path):
-            if path.suffix.lower() == ".parquet":
-                frame.to_parquet(partial, index=False)
-            else:
-                # pandas rather than pyarrow: it adds quotes only where needed and writes times as ISO 8601.
-                _early_years(frame).to_csv(partial, index=False, lineterminator=_line_end(frame))
-            sync(partial)
+            with partial.open("wb") as file:  # not by pandas, whose error for a missing folder has no number
+                if path.suffix.lower() == ".parquet":
+                    frame.to_parquet(file, index=False)
+                else:
+                    # pandas rather than pyarrow: it adds quotes only where needed and writes times as ISO 8601.
+                    _early_years(frame).to_csv(file, index=False, lineterminator=_line_end(frame))
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(partial, path)
             sync(path.parent)
     finally:

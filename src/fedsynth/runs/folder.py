@@ -205,7 +205,7 @@ class RunFolder:
                     f"the run's data file {source.file} is gone; restore it, since a report compares with its rows"
                 )
         try:
-            key = bytes.fromhex(self.rows_key.read_text())
+            key = bytes.fromhex(self.rows_key.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
             raise FedsynthError(
                 f"{self.rows_key} is missing or damaged, so it cannot be checked whether {job.data} still holds the "

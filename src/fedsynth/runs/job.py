@@ -328,16 +328,24 @@ class Job(Settings, frozen=True):
     def load(cls, path: Path) -> Self:
         """Read a job file; relative paths in it start at its folder and are made relative to the current directory."""
         home = path.parent.resolve()
-        return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
+        return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: _relative(home / name, Path.cwd()))
 
     def relative_to(self, folder: Path) -> Self:
         """Return the job as it must be written into a file in ``folder``: with relative paths that start there."""
-        return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
+        return self._with_paths(lambda name: _relative(Path(name).resolve(), folder.resolve()))
 
     def _with_paths(self, moved: Callable[[str], str]) -> Self:
         paths = {"schema": self.schema, "data": "" if _is_address(self.data) else self.data}
         found = {name: moved(path) for name, path in paths.items() if path and not os.path.isabs(path)}
         return replace(self, **found)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Return ``path`` relative to ``folder``, or as it is if it lies on another drive of Windows."""
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:
+        return str(path)
 
 
 def _is_address(data: str) -> bool:
