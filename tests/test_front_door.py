@@ -18,6 +18,7 @@ from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsuppor
 from fedsynth.federation.local import LocalNoise
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import name_of
+from fedsynth.platforms import POSIX
 from fedsynth.rows import Table
 from fedsynth.runs.job import Job
 
@@ -64,7 +65,7 @@ def test_from_a_frame_to_a_report(tmp_path: Path) -> None:
         made, train=train, holdout=held, target="income", metrics=["column-similarity", "membership-inference"]
     )
     found.to_html(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "membership" in page
     assert str(made.statement).splitlines()[0] in page
     attack = next(score for score in found.scores if score.metric == "membership-inference")
@@ -230,6 +231,7 @@ def test_methods_and_budgets_are_compared_on_held_out_rows() -> None:
     assert "<table" in found._repr_html_()
 
 
+@pytest.mark.skipif(not POSIX, reason="a federation needs a POSIX system: tests/test_platforms.py")
 def test_a_real_federation_is_a_run_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded_salts(monkeypatch)
     root, exchange = tmp_path / "federation", tmp_path / "exchange"

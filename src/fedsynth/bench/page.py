@@ -115,9 +115,10 @@ def write_section(path: Path, section: str, title: str, text: str) -> None:
     """
     begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
     block = f"{begin}\n## {title}\n\n{text}\n{end}"
-    page = path.read_text() if path.exists() else "# Benchmarks\n"
+    page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-    path.write_text(pattern.sub(lambda _: block, page) if pattern.search(page) else f"{page.rstrip()}\n\n{block}\n")
+    found = pattern.search(page)
+    write_whole(path, pattern.sub(lambda _: block, page) if found else f"{page.rstrip()}\n\n{block}\n")
 
 
 def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
