@@ -23,6 +23,7 @@ import pandas as pd
 from benchmarks import DATA, PAGE
 from fedsynth.bench.page import write_section
 from fedsynth.cliques import all_marginals, maximal
+from fedsynth.data.draft import guess_types
 from fedsynth.data.read import read_frame
 from fedsynth.errors import Unsupported
 from fedsynth.methods.domain import Domain
@@ -49,7 +50,7 @@ def timed(action: Callable[[], T]) -> tuple[T, float]:
 
 def adult(rows: int) -> Table:
     """Return ``rows`` rows drawn with replacement from Adult (without fnlwgt), numbers in ``BINS`` equal bins."""
-    frame = read_frame(DATA / "adult.csv").fillna("?")
+    frame = guess_types(read_frame(DATA / "adult.csv")).fillna("?")
     drawn = frame.iloc[np.random.default_rng(0).integers(0, len(frame), rows)].reset_index(drop=True)
     columns = []
     for name in drawn:

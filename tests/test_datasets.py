@@ -9,7 +9,7 @@ import pytest
 from tests.cli.golden.make import call
 
 from fedsynth import Schema, datasets
-from fedsynth.data.read import read_frame
+from fedsynth.data.read import read_typed
 from fedsynth.errors import InvalidParameter
 
 
@@ -40,7 +40,7 @@ def test_the_command_writes_one_hospital_to_a_file_and_the_schema(tmp_path):
     assert code == 0
     assert json.loads(said) == {"rows": 300, "files": ["north.csv", "south.parquet", "agreed.toml"]}
     for hospital, name in enumerate(("north.csv", "south.parquet")):
-        frame = read_frame(tmp_path / name)
+        frame = read_typed(tmp_path / name, datasets.patients_schema())
         pd.testing.assert_frame_equal(frame, datasets.patients(300, hospital), check_dtype=False)
     assert Schema.load(tmp_path / "agreed.toml").digest == datasets.patients_schema().digest
 

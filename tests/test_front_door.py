@@ -13,6 +13,7 @@ from tests.deploy.flower_world import lay_out, seeded_salts
 from tests.pages import blocks
 
 import fedsynth as fs
+from fedsynth.datasets import patients
 from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.local import LocalNoise
@@ -124,7 +125,43 @@ def test_rows_of_several_sites_come_as_frames_files_and_tables(tmp_path: Path) -
     assert made.statement is not None
     assert made.statement.terms.trust == "secure"
     assert made.releases[0].sites == 4
-    assert fs.read_table(tmp_path / "south.csv")["age"].tolist() == people(400, 1)["age"].tolist()
+    assert fs.read_table(tmp_path / "south.csv")["age"].tolist() == [str(age) for age in people(400, 1)["age"]]
+    pd.testing.assert_frame_equal(fs.read_table(tmp_path / "south.csv", SCHEMA), people(400, 1))
+    pd.testing.assert_frame_equal(fs.read_table(tmp_path / "east.parquet"), people(300, 2))
+    columns = fs.read_table(tmp_path / "south.csv", columns=["income", "sex"])
+    assert list(columns) == ["income", "sex"]
+    with pytest.raises(SchemaError, match=r"schema is of the type list; .*columns=\[...\]"):
+        fs.read_table(tmp_path / "south.csv", ["sex"])  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match=r"has no columns \['sexe'\]; it has sex, age, income"):
+        fs.read_table(tmp_path / "south.csv", columns=["sexe"])
+
+
+def test_scores_of_text_are_those_of_values(tmp_path: Path, fitted: fs.Synthesizer) -> None:
+    people(900, 1).to_csv(tmp_path / "rows.csv", index=False)
+    text, typed = fs.read_table(tmp_path / "rows.csv"), fs.read_table(tmp_path / "rows.csv", SCHEMA)
+    metrics = ["column-similarity", "pair-similarity", "correlation-difference"]
+    expected = fs.evaluate(fitted, train=people(900, 1)[:700], holdout=people(900, 1)[700:], metrics=metrics).frame
+    for frame in (text, typed):
+        found = fs.evaluate(fitted, train=frame[:700], holdout=frame[700:], metrics=metrics).frame
+        pd.testing.assert_frame_equal(found, expected)
+    first, second = (
+        fs.compare(frame, SCHEMA, methods=["oneshot"], epsilon=1, seeds=1).frame for frame in (text, typed)
+    )
+    pd.testing.assert_frame_equal(first, second)
+    pd.testing.assert_frame_equal(fs.split(typed, seed=1)[1], fs.split(people(900, 1), seed=1)[1])
+
+
+def test_persons_of_a_file_are_those_of_its_rows(tmp_path: Path) -> None:
+    """Read as they stand: "07" and "7" are two persons, whatever other rows hold."""
+    frame = people(90, 1).assign(who=["7", "07", "7.0"] * 30)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    for train in (
+        tmp_path / "rows.csv",
+        fs.read_table(tmp_path / "rows.csv"),
+        fs.read_table(tmp_path / "rows.csv", SCHEMA),
+    ):
+        with pytest.warns(DataWarning, match="80 of the 90 rows are not used: at most 5 of each 'who' are"):
+            fs.fit(train, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", person="who", rows_per_person=5)
 
 
 @pytest.mark.parametrize(("sites", "trust"), [(1, "trusted"), (2, "local"), (3, "secure"), (5, "secure")])
@@ -265,6 +302,7 @@ def test_the_readmes_lines_run_in_a_notebook_which_shows_progress(tmp_path: Path
     pytest.importorskip("sklearn")
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     (code,) = (block.text for block in blocks("README.md") if block.kind == "python")
+    patients(2000).to_csv(tmp_path / "patients.csv", index=False)
     lines = code.replace("delta=1e-6)", "delta=1e-6, progress=True)") + "\nsynth"
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(lines)])
     nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

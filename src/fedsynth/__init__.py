@@ -1,7 +1,8 @@
 """Generate one synthetic table, with a differential-privacy guarantee, from many sites that may not pool their rows.
 
-The library in four lines, for one data frame or several by site name; the last line prints what is guaranteed::
+The library in five lines, for one data frame or several by site name; the last line prints what is guaranteed::
 
+    frame = fedsynth.read_table("patients.csv")  # of text: types are the schema's
     schema = fedsynth.Schema.draft(frame)  # a proposal from the rows: put public facts in their place
     train, held = fedsynth.split(frame, holdout=0.1)
     synthesizer = fedsynth.fit(train, schema, epsilon=1.0, delta=1e-6)

@@ -6,13 +6,12 @@ that they belong to. The commands are thin views of the same functions.
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.methods import Method, all_methods, find_method
@@ -36,17 +35,38 @@ if TYPE_CHECKING:
 
 
 def read_table(
-    place: Path | str, columns: Sequence[str] | None = None, *, records: Records | None = None
+    place: Path | str,
+    schema: Schema | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    records: Records | None = None,
 ) -> pd.DataFrame:
-    """Return a table, or some of its ``columns``, as a data frame.
+    """Return a table, or some of its ``columns``, as a data frame: of text, or with the types of a ``schema``.
 
     ``place`` is a CSV or Parquet file or ``postgresql://USER@HOST/DB?table=NAME``. ``records`` is the kind of a CSV
-    file: of ``lines`` (also if it is ``None``), or ``rfc4180`` if its cells may hold newlines. Raises what
-    :func:`~fedsynth.data.read.read_frame` does.
-    """
-    from fedsynth.data.read import read_frame
+    file: of ``lines`` (also if it is ``None``), or ``rfc4180`` if its cells may hold newlines.
 
-    return read_frame(place, columns, records=records)
+    Without a schema, no type is guessed: all cells of a CSV file are text as it stands there, while other sources have
+    types of their own, which stay. Such a frame is encoded as the source itself under every schema
+    (:func:`~fedsynth.data.read.read_frame`), so draft schemas from it, split it, and fit to it.
+
+    With a schema, each cell is read for its column, by the schema alone: numbers are numbers, clipped to the bounds,
+    times are times, categories are labels of the schema, and what it counts as ``"other"`` or missing is so. A row
+    that it leaves out is not in the frame (:func:`~fedsynth.data.read.read_typed`): where sizes are public, fit to the
+    path, whose size counts the rows left out. Columns that the schema does not name stay as they are without one.
+
+    One record more is one row more in the result, at most, and changes no other. Raises :class:`SchemaError` for an
+    unknown or missing column, for a CSV file without a header, for an invalid file that is declared ``rfc4180``, and
+    for a column of a database whose type cannot be read.
+    """
+    from fedsynth.data.read import read_frame, read_typed
+    from fedsynth.schema import Schema
+
+    if schema is None:
+        return read_frame(place, columns, records=records)
+    if not isinstance(schema, Schema):
+        raise SchemaError(_no_schema(schema) + "; columns are selected by columns=[...]")
+    return read_typed(place, schema, columns, records=records)
 
 
 def split(
@@ -54,24 +74,21 @@ def split(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Split a table at random into rows to fit and rows to test with, and return both, in the order of the table.
 
-    Each row is held out with probability ``holdout``, whatever the other rows are, so that what a guarantee says of the
-    first part holds for the whole table. If ``person`` names a column, all rows of a person fall on one side. ``seed``
-    repeats a split, for experiments: who knows it and all rows but one can see where that one moved the others.
+    Each row is held out with probability ``holdout``, decided by a hash of that row alone (and its number among equal
+    rows): one row more moves no other, so that what a guarantee says of the first part holds for the whole table. If
+    ``person`` names a column, all rows of a person fall on one side, decided by the person alone. ``seed`` repeats a
+    split; the guarantee holds for readers who know it, too.
 
     Raises :class:`InvalidParameter` for a ``holdout`` that is not between 0 and 1 or that leaves a side without rows,
     and :class:`SchemaError` for an unknown ``person``.
     """
+    from fedsynth.data.placement import held_out_of_frame
+
     if not 0 < holdout < 1:
         raise InvalidParameter(f"holdout = {holdout} must lie between 0 and 1; 0.1 holds a tenth of the rows back")
     if person and person not in frame:
         raise SchemaError(f"the table has no column {person!r}, which tells persons apart")
-    rng = np.random.default_rng(seed)
-    if person:
-        of, persons = frame[person].factorize()
-        # A row without a person stands for itself.
-        held = np.where(of < 0, rng.random(len(frame)), np.append(rng.random(len(persons)), 0.0)[of]) < holdout
-    else:
-        held = rng.random(len(frame)) < holdout
+    held = held_out_of_frame(frame, holdout, secrets.randbits(128) if seed is None else seed, person)
     if held.all() or not held.any():
         raise InvalidParameter(f"a side of the split of {len(frame)} rows has none; pass more rows or another holdout")
     return frame[~held], frame[held]
@@ -100,8 +117,10 @@ def fit(
     Parameters
     ----------
     train
-        The rows: a data frame, an encoded :class:`~fedsynth.rows.Table`, the path of a CSV or Parquet file or the
-        address of a database's table; or several of them, by site name or as a list.
+        The rows: the path of a CSV or Parquet file, the address of a database's table, a data frame, or an encoded
+        :class:`~fedsynth.rows.Table`; or several of them, by site name or as a list. For a frame, the guarantee begins
+        with the frame: the statement says if some of its columns are no text, since whatever chose their types may have
+        looked at all rows, as ``pandas.read_csv`` does. :func:`read_table` does not.
     schema
         The public description of the table. Under a drafted one (:meth:`Schema.draft <fedsynth.schema.Schema.draft>`)
         the statement says that its bounds and lists are not covered.
@@ -118,7 +137,7 @@ def fit(
     rows_per_person, sites_per_person
         The unit of protection: a person with at most so many rows at each of so many sites.
     person
-        Column of the frames that tells persons apart; no more of a person's rows are used than the unit says.
+        Column that tells persons apart; no more of a person's rows are used than the unit says.
     public_sizes
         Treat each site's number of rows as public.
     seed
@@ -134,14 +153,12 @@ def fit(
     schema.
     """
     from fedsynth.federation.agreement import Agreement
-    from fedsynth.federation.simulate import federate
+    from fedsynth.federation.simulate import federate, have_types
     from fedsynth.runs.run import with_hidden_groups
     from fedsynth.schema import Schema
 
     if not isinstance(schema, Schema):
-        raise SchemaError(
-            f"schema is of the type {type(schema).__name__}; Schema.load reads one from a file, Schema.draft drafts one"
-        )
+        raise SchemaError(_no_schema(schema))
     sites = train if isinstance(train, Mapping) else {f"site-{at:03d}": one for at, one in enumerate(_listed(train))}
     given = dict(options or {})
     if target and isinstance(method, str) and "target" in options_of(find_method(method).kind):
@@ -181,7 +198,8 @@ def fit(
             progress=report,
         )
         agreed = Agreement.of(federation.terms, len(rows), job.method, fitted, federation.agreement.roster)
-        federation = replace(federation, agreed=agreed)
+        typed = have_types(sites.values(), schema, person)  # files have the types that they have
+        federation = replace(federation, agreed=agreed, typed_elsewhere=typed)
         report(job.method, 0, 1)  # methods of few rounds report no steps of their own
         made = with_hidden_groups(fitted.fit(federation), federation, target)[0]
         report(job.method, 1, 1)
@@ -190,12 +208,19 @@ def fit(
     return made
 
 
+def _no_schema(given: object) -> str:
+    return f"schema is of the type {type(given).__name__}; Schema.load reads one from a file, Schema.draft drafts one"
+
+
 def _listed(train: Rows | Sequence[Rows]) -> Sequence[Rows]:
     return train if isinstance(train, list | tuple) else [train]  # type: ignore[list-item]
 
 
 def _rows(site: str, rows: Rows, schema: Schema, person: str) -> pd.DataFrame | Table:
-    """Return the rows of a site as a simulation takes them: those of a file or database are read and encoded."""
+    """Return the rows of a site as a simulation takes them: those of a file or database are read and encoded.
+
+    With persons, whose rows are limited before they are encoded, their cells are read as they are.
+    """
     import pandas as pd
 
     if isinstance(rows, pd.DataFrame | Table):
@@ -207,7 +232,7 @@ def _rows(site: str, rows: Rows, schema: Schema, person: str) -> pd.DataFrame | 
         )
     from fedsynth.data.read import read_fitting, read_frame
 
-    return read_frame(rows) if person else read_fitting(rows, schema)
+    return read_frame(rows, schema=schema) if person else read_fitting(rows, schema)
 
 
 def advise(

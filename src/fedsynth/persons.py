@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema.canonical import canonical_texts
-from fedsynth.schema.columns import distinct_values, is_missing
+from fedsynth.schema.columns import distinct_values, is_missing, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +28,10 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     are numbered in their order, and the rows with the smallest HMAC-SHA256 (a keyed hash) of number and person are
     kept. Under one key, which numbers are kept therefore depends only on the person and on how many rows that person
     has, and one person's rows never displace those of another. Identifiers are compared by value
-    (:mod:`fedsynth.schema.canonical`): the numbers ``7``, ``7.0`` and ``Decimal("7.00")`` and the texts ``"7"`` and
-    ``"7.0"`` are one person, whatever the type of the column, while ``"07"`` and ``" 7"`` are two others. Rows without
-    an identifier (missing, or empty text) are left out, because nothing would limit how many of them belong to one
-    person.
+    (:mod:`fedsynth.schema.canonical`): the numbers ``7``, ``7.0`` and ``Decimal("7.00")``, the texts ``"7"``, ``"+7"``
+    and ``"7.0"`` and the bytes ``b"7"`` are one person, whatever the type of the column, while ``"07"`` and ``" 7"``
+    are two others. Rows without an identifier (missing, or empty text) are left out, because nothing would limit how
+    many of them belong to one person.
 
     Raises :class:`InvalidParameter` unless ``most`` is at least 1.
     """
@@ -102,7 +102,7 @@ def _identifiers(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> tuple[ND
     """Return for each row the position of its identifier in a list of texts, and this list."""
     import pandas as pd  # takes longer to import than all else
 
-    which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
+    which, distinct = distinct_values(readable(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object)))
     return which, [*map(_identifier, distinct), ""]
 
 

@@ -57,6 +57,30 @@ def test_a_draft_proposes_kinds_leaves_out_ids_and_says_what_it_reveals():
     assert any("rounded outwards" in note for note in draft.notes["age"])
 
 
+def as_text(frame: pd.DataFrame, missing: str | None) -> pd.DataFrame:
+    """The same rows as text, as a CSV file has them, with a spelling of missing values."""
+    return frame.astype(object).map(lambda value: missing if pd.isna(value) else str(value)).astype(object)
+
+
+@pytest.mark.parametrize("missing", [None, "", "NA", "?"])
+def test_a_frame_of_text_has_the_draft_of_its_values(missing):
+    typed, text = draft_schema(patients()), draft_schema(as_text(patients(), missing))
+    assert text.to_toml() == typed.to_toml()
+    for dtype in ("string[python]", "string[pyarrow]"):
+        assert draft_schema(as_text(patients(), missing).astype(dtype)).to_toml() == typed.to_toml()
+    assert text.schema.problems(as_text(patients(), missing)) == []
+
+
+def test_a_bill_in_text_is_no_free_text_and_codes_keep_their_zeros():
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"bill": [f"{bill:.2f}" for bill in rng.uniform(0, 9000, 500)], "icd": ["007", "250"] * 250})
+    bill, icd = draft_schema(frame).schema.columns
+    assert isinstance(bill, Numeric)
+    assert bill.decimals == 2
+    assert isinstance(icd, Categorical)
+    assert icd.values == ("007", "250")
+
+
 def test_the_toml_of_a_draft_warns_and_loads_to_the_same_schema():
     draft = draft_schema(patients())
     text = draft.to_toml()
@@ -151,6 +175,7 @@ def test_sdv_metadata_with_a_file_becomes_a_draft():
     draft = draft_from_sdv(frame, json.loads(json.dumps(METADATA)))
     assert draft.schema.names == ("sex", "disease", "age", "weight", "alive", "visit")
     assert draft.schema.problems(frame) == []
+    assert draft_from_sdv(as_text(frame, ""), METADATA).schema == draft.schema
     assert "marks it as identifying" in draft.notes["name"][0]
     with pytest.raises(SchemaError, match="lacks the columns"):
         draft_from_sdv(frame.drop(columns="age"), METADATA)

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pandas as pd
 
-from fedsynth.data.draft import draft_schema
+from fedsynth.data.draft import draft_schema, guess_types
 from fedsynth.data.read import read_frame, read_table, write_frame
 from fedsynth.persons import keep_rows
 from fedsynth.schema import Categorical, Schema
@@ -51,7 +51,7 @@ def _type(values):
 
 def test_a_file_is_read_drafted_encoded_and_written_alike(tmp_path):
     path = _file(tmp_path)
-    frame = read_frame(path)
+    frame = guess_types(read_frame(path))
     assert {name: _type(frame[name]) for name in frame} == {
         "text": "text",
         "flag": "boolean",
@@ -69,7 +69,7 @@ def test_a_file_is_read_drafted_encoded_and_written_alike(tmp_path):
         "no_time": "text",
         "many": "text",
     }
-    draft = draft_schema(frame, max_categories=30)
+    draft = draft_schema(read_frame(path), max_categories=30)
     table = read_table(path, draft.schema)
     parts = [np.ascontiguousarray(one).tobytes() for one in (*table.codes, *table.numbers.values())]
     write_frame(draft.schema.decode(table, np.random.default_rng(0)), tmp_path / "synthetic.csv")

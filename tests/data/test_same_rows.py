@@ -31,7 +31,7 @@ from tests.data import postgres
 from tests.world import contingencies, contingency
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.read import read_table, without_missing
+from fedsynth.data.read import read_table
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode
 from fedsynth.errors import SchemaError, Unsupported
@@ -76,8 +76,9 @@ VALUES: dict[str, list[Any]] = {
     "days": [dt.date(2020, 1, 1), dt.date(2020, 1, 2), dt.date(1066, 10, 14)],
     "times": [pd.Timestamp(text) for text in ("2020-01-01", DAY, NOON, "2020-01-02 12:30:00.5", "1999-12-31")],
     "zoned": [pd.Timestamp(text, tz="UTC") for text in ("2020-01-01", DAY, NOON, "2020-06-01 00:30")],
-    "text": ["1", "1.0", "1.50", "007", "1e5", "1e+16", " 1", "a", "other", "NA", "", "-9", "-9.0", "yes", "true",
-             "False", "2020", DAY, NOON, "2020-01-02T00:00:00.000", f"{DAY} 12:30:00Z", "many", "1e999", "-0"],
+    "text": ["1", "1.0", "1.50", "007", "1e5", "1e+16", " 1", "+1", "1.", "-.5", "2E0", "a", "other", "NA", "", "-9",
+             "-9.0", "yes", "true", "False", "2020", DAY, NOON, "2020-01-02T00:00:00.000", f"{DAY} 12:30:00Z", "many",
+             "1e999", "-0"],
     "nothing": [None],
 }  # fmt: skip
 DTYPES: dict[str, list[Any]] = {
@@ -276,7 +277,8 @@ CASTS: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     "date": (["2020-01-01", "2020-01-02", "1066-10-14"], {"timestamp": [NOON, "infinity"], "text": ["later"]}),
     "timestamp": (["2020-01-01", NOON, "2020-01-02 12:30:00.5"], {"timestamp": ["2020-03-03"], "text": ["later"]}),
     "timestamptz": (["2020-01-01 00:00+00", "2020-01-02 12:30+00"], {"timestamptz": [NOON], "text": ["later"]}),
-    "text": (["1", "1.0", "007", "true", "a", NOON, "2020-01-02T00:00:00.000"], {"text": ["x"]}),
+    "text": (["1", "1.0", "007", "true", "a", NOON, "2020-01-02T00:00:00.000", "+1", "+30.", "-0", "-.0", ".00001",
+              "1e5", "2E0", "+1E-5", "1e999"], {"text": ["x"]}),
 }  # fmt: skip
 
 
@@ -338,8 +340,13 @@ def test_one_row_more_moves_one_row_of_a_database(server, case):
         (("True", "1", "False", "0"), [True, 1, 1.0, "true", "1.0", False, 0], [0, 1, 1, 0, 1, 2, 3]),
         (("1", "0"), [True, False, "True", 0.0, "false"], [0, 1, 0, 1, 1]),
         (("7", "007"), ["7", "007", "07", 7, "7.0"], [0, 1, -1, 0, 0]),
-        (("1",), ["01", "+1", "1.", " 1", "1e0", "1e+0", "1E-0"], [-1, -1, -1, -1, -1, 0, 0]),
-        (("100000", "1e5"), ["100000", "1e5", "1e+05", 1e5, "1E5"], [0, 1, 0, 0, -1]),
+        (("1",), ["01", "+1", "1.", " 1", "1e0", "1e+0", "1E-0"], [-1, 0, 0, -1, 0, 0, 0]),
+        (("100000", "1e5"), ["100000", "1e5", "1e+05", 1e5, "1E5"], [0, 1, 0, 0, 0]),
+        (("+1", "0", "-1"), ["+1", 1, "1", "1.0", True, "0", -1.0, "-1", "01"], [0, 0, 0, 0, 0, 1, 2, 2, -1]),
+        (("1", "+1"), ["1", "+1", 1, "+1.0"], [0, 1, 0, 0]),
+        ((".5", "1.", "2E3"), [0.5, "0.50", "+.5", 1, "+1", 2000, "2e+03", "-.5"], [0, 0, 0, 1, 1, 2, 2, -1]),
+        (("0",), ["-0", "+0", "0.", ".0", "-.0", "-0e9", 0.0, "."], [0, 0, 0, 0, 0, 0, 0, -1]),
+        (("007", "1_0", "0x1", "1,5", "1e", "e1"), [7, 10, 1, 1.5, "7"], [-1] * 5),
         (("0.1",), [0.1, np.float32(0.1), float(np.float32(0.1)), "0.10", Decimal("0.1")], [0, 0, 0, 0, 0]),
         (("yes", "no"), [True, 1, "yes"], [-1, -1, 0]),
         ((DAY, f"{DAY} 00:00:00"), [DAY, f"{DAY} 00:00:00", f"{DAY}T00:00", dt.date(2020, 1, 2)], [0, 1, 0, 0]),
@@ -378,7 +385,7 @@ def test_a_value_that_stands_for_a_missing_one_does_so_in_every_type(column):
 )
 def test_the_draft_of_a_column_reads_its_values(held, kind, mixed):
     values = held if mixed else [value for value in held if value in VALUES[kind]]
-    column = without_missing(pd.Series(values, dtype=object if mixed else None))  # as a file is read for a draft
+    column = pd.Series(values, dtype=object if mixed else None)
     frame = pd.DataFrame({"a": column, "b": ["x"] * len(values)})
     try:
         schema = draft_schema(frame).schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,32 @@ import pyarrow.parquet as pq
 import pytest
 from tests.public_data import public_data
 
-from fedsynth.data.read import PersonLimit, check_table, column_names, read_frame, read_table, write_frame
+from fedsynth.data.draft import draft_schema, guess_types, parse_text
+from fedsynth.data.read import (
+    PersonLimit,
+    check_table,
+    column_names,
+    read_frame,
+    read_table,
+    read_typed,
+    write_frame,
+)
 from fedsynth.data.sources import csv_file, open_source
+from fedsynth.data.sources.arrow import encode_column
+from fedsynth.data.sources.arrow import frame_of as arrow_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
-from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.persons import identify
+from fedsynth.schema import (
+    Boolean,
+    Categorical,
+    Computed,
+    Datetime,
+    Identifier,
+    Numeric,
+    Rule,
+    Schema,
+    Stored,
+)
 
 SCHEMA = Schema(
     (
@@ -50,11 +73,7 @@ def test_a_written_frame_reads_back_to_the_same_codes_and_dtypes(tmp_path, suffi
         for first, second in zip(whole.codes, read.codes, strict=True):
             np.testing.assert_array_equal(first, second)
         np.testing.assert_array_equal(whole.numbers[1], read.numbers[1])
-    again = read_frame(tmp_path / f"t{suffix}", records=kind)
-    assert again["age"].dtype == "Int64"
-    assert again["member"].dtype == "boolean"
-    assert again["zip"].dropna().isin(["007", "0123", 'say, "hi"\nthere']).all()
-    assert str(again["seen"].dtype).startswith("datetime64")
+    pd.testing.assert_frame_equal(read_typed(tmp_path / f"t{suffix}", SCHEMA, records=kind), written)
     assert [path.name for path in tmp_path.iterdir()] == [f"t{suffix}"]  # nothing half-written stays
 
 
@@ -63,7 +82,7 @@ def test_missing_values_among_the_categories_of_a_parquet_file_are_missing(tmp_p
         {"sex": pd.Categorical(["f", "?", "m"]), "ward": ["a", "?", "b"], "n": pd.Categorical([1, 2, 3])}
     )
     held.to_parquet(tmp_path / "t.parquet")
-    read = read_frame(tmp_path / "t.parquet")
+    read = guess_types(read_frame(tmp_path / "t.parquet"))
     assert read.isna().to_numpy().tolist() == [[False] * 3, [True, True, False], [False] * 3]
     assert list(read["sex"].cat.categories) == ["f", "m"]
 
@@ -73,12 +92,10 @@ def test_usual_delimiters(path, mark):
     path.write_text(mark.join(["zip", "age"]) + "\n" + mark.join(["007", "41"]) + "\n")
     assert column_names(path) == ["zip", "age"]
     assert read_frame(path)["zip"].tolist() == ["007"]
-    assert read_frame(path)["age"].tolist() == [41]
+    assert read_frame(path)["age"].tolist() == ["41"]
 
 
 def test_types_of_text_are_read_as_a_person_would():
-    from fedsynth.data.read import parse_text
-
     def kind(*texts: str) -> str:
         return str(parse_text(pd.Series(texts, dtype=object)).dtype)
 
@@ -118,8 +135,9 @@ def test_a_cell_of_broken_text_stops_no_other_row(path):
     report = check_table(path, SCHEMA)
     assert (report.ok, report.rows, report.left_out) == (False, 3, 1)
     assert "row 1: 'Z\ufffdrich' is not listed: row left out" in report.problems[0]
+    assert read_frame(path)["zip"].tolist() == ["007", "Z\ufffdrich", "007"]
     with pytest.raises(SchemaError, match="UTF-8"):  # a draft is made from what can be read only
-        read_frame(path)
+        read_frame(path, strict=True)
 
 
 SINGLE = Schema((Categorical("zip", ("007", "0123", 'say, "hi"', '6"'), missing=True), *SCHEMA.columns[1:]))
@@ -219,7 +237,7 @@ def written(path: Path, lines: list[bytes], end: bytes = b"\n") -> Path:
 
 def test_a_draft_is_made_of_the_rows_and_the_log_names_what_is_none(tmp_path, caplog):
     path = written(tmp_path / "t.csv", [b"007,30,true,2020-05-05", b"1,2,3", b'"', b"9", b"", b"8,9", b"007,31,true,"])
-    assert read_frame(path)["age"].tolist() == [30, 31]
+    assert read_frame(path)["age"].tolist() == ["30", "31"]
     assert "t.csv: malformed lines, which are left out: 4 (line 3 has 3 cells, not 4; line 4 opens" in caplog.text
     assert "line 5 has 1 cells, not 4; and 1 more); write as many cells" in caplog.text
 
@@ -294,7 +312,7 @@ def test_text_of_a_parquet_file_that_is_not_utf8_stops_no_other_row(tmp_path):
     table = read_table(tmp_path / "t.parquet", Schema(SCHEMA.columns[:1]))
     assert (table.codes[0].tolist(), table.left_out) == ([0, 3], 1)
     with pytest.raises(SchemaError, match="'zip' holds text that is not UTF-8"):
-        read_frame(tmp_path / "t.parquet")
+        read_frame(tmp_path / "t.parquet", strict=True)
 
 
 def test_headers_that_cannot_be_read(tmp_path):
@@ -311,7 +329,7 @@ def test_headers_that_cannot_be_read(tmp_path):
             column_names(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_bytes(b'\xef\xbb\xbf\r\n"a;\n""b""",c\r\n1,2')
     assert column_names(tmp_path / "t.csv", records="rfc4180") == ['a;\n"b"', "c"]
-    assert read_frame(tmp_path / "t.csv", records="rfc4180")["c"].tolist() == [2]
+    assert read_frame(tmp_path / "t.csv", records="rfc4180")["c"].tolist() == ["2"]
     with pytest.raises(SchemaError, match="opens a quote"):
         column_names(tmp_path / "t.csv")
 
@@ -381,12 +399,126 @@ def test_reading_takes_less_memory_than_the_file_as_objects(tmp_path):
 
 def test_real_adult_in_both_formats_gives_one_table(tmp_path):
     path = public_data("adult.csv")
-    from fedsynth.data.draft import draft_schema
-
     adult = read_frame(path)
     schema = draft_schema(adult).schema
     assert check_table(path, schema).ok
-    adult.to_parquet(tmp_path / "adult.parquet", index=False)
+    read_typed(path, schema).to_parquet(tmp_path / "adult.parquet", index=False)
     first, second = read_table(path, schema), read_table(tmp_path / "adult.parquet", schema)
     for one, other in zip(first.codes, second.codes, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+RELATED = Schema(
+    (
+        Identifier("id", "P-####"),
+        Datetime("admitted", "2020-01-01", "2021-01-01", unit="D", timezone="Europe/Zurich"),
+        Datetime(
+            "discharged", "2020-01-01", "2021-01-01", unit="D", timezone="Europe/Zurich", missing=True,
+            stored=Stored(difference=("discharged", "admitted"), unit="day", lower=0, upper=30),
+        ),
+        Categorical("ward", ("north", "south"), ordered=True, unknown="other"),
+        Categorical("grade", (1, 2, 3), missing=True, unknown="missing"),
+        Numeric("bill", 0, 100, decimals=2, outside="drop"),
+        Numeric("paid", 0, 50),
+        Numeric("rest", 0, 100, integer=True, computed=Computed(difference=("bill", "paid"))),
+        Boolean("again"),
+    ),
+    rules=(Rule({"ward": ["south"], "again": [True]}),),
+)  # fmt: skip
+
+
+def test_a_frame_has_the_types_of_the_schema_row_by_row(path, caplog):
+    """Clipped, other and missing as the schema says; rows that it leaves out are not there, nor malformed lines."""
+    path.write_text(
+        "note,id,again,rest,paid,bill,grade,ward,discharged,admitted,person\n"
+        "a,7,yes,12,60,1e1,3.0,north,2020-01-09,2020-01-02T08:00:00+01:00,007\n"
+        "b,,no,x,-0,.5,7,attic,?,2020-05-05,7\n"
+        "c,,perhaps,1,1,1,1,north,,2020-05-05,8\n"  # neither true nor false
+        "d,,no,1,1,101,1,north,,2020-05-05,8\n"  # beyond the bounds
+        "e,,no\n"
+        ",8,true,,50.0,2.25,,south,2022-02-02,2020-02-02,NA\n"
+    )
+    frame = read_typed(path, RELATED)
+    assert list(frame) == column_names(path)
+    assert frame["note"].tolist() == ["a", "b", ""]  # not in the schema: as it stands
+    assert frame["id"].tolist() == ["7", "", "8"]
+    assert frame["person"].tolist() == ["007", "7", "NA"]
+    assert frame["again"].tolist() == [True, False, True]
+    assert frame["bill"].tolist() == [10, 0.5, 2.25]
+    assert frame["paid"].tolist() == [50, 0, 50]
+    assert frame["rest"].dtype == "Int64"  # computed: a cell that does not fit leaves nothing out
+    assert frame["rest"].isna().tolist() == [False, True, True]
+    assert frame["grade"].tolist()[:1] == [3]
+    assert frame["grade"].isna().tolist() == [False, True, True]
+    assert frame["ward"].cat.ordered
+    assert frame["ward"].tolist() == ["north", "other", "south"]
+    assert [str(time) for time in frame["admitted"]] == [
+        "2020-01-02 01:00:00+01:00", "2020-05-05 02:00:00+02:00", "2020-02-02 01:00:00+01:00"
+    ]  # fmt: skip
+    assert frame["discharged"].isna().tolist() == [False, True, False]
+    assert frame.index.tolist() == [0, 1, 2]
+    said = caplog.text
+    assert "3 of the 6 rows do not fit the schema and are left out" in said
+    assert "'perhaps' is neither true nor false: row left out" in said
+    assert "'60' lies outside [0.0, 50.0]: clipped" in said
+    assert "malformed lines, which are left out: 1 (line 6" in said
+    file = read_table(path, RELATED)
+    for rows in (RELATED.encode(frame), RELATED.encode(read_frame(path))):
+        for one, other in zip(
+            (*rows.codes, *rows.numbers.values()), (*file.codes, *file.numbers.values()), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+    assert read_typed(path, RELATED, ["person", "bill"]).to_dict("list") == frame[["person", "bill"]].to_dict("list")
+    with pytest.raises(SchemaError, match="none of the 7 columns"):
+        read_typed(written(path, []), RELATED)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_without_rows_has_the_types_of_the_schema(tmp_path, suffix):
+    write_frame(frame(0), tmp_path / f"t{suffix}")
+    read = read_typed(tmp_path / f"t{suffix}", SCHEMA)
+    pd.testing.assert_series_equal(read.dtypes, frame(3).dtypes)
+    assert list(read_frame(tmp_path / f"t{suffix}")) == list(SCHEMA.names)
+
+
+BINARY = [pa.binary(), pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int32(), pa.binary())]
+
+
+@pytest.mark.parametrize("kind", BINARY, ids=str)
+def test_bytes_are_text_cell_by_cell(tmp_path, kind):
+    cells = [b"007", b"30", b"\xff", None, b"yes", b"2020-05-05"]
+    expected = {"zip": [0, -1, -1, 3, -1, -1], "age": [1, 8, -1, 32, -1, -1], "member": [-1, -1, -1, 2, 1, -1],
+                "seen": [-1, -1, -1, 32, -1, 10]}  # fmt: skip
+    arrow = pa.chunked_array([pa.array(cells, kind.value_type if pa.types.is_dictionary(kind) else kind)])
+    table = pa.table({"a": arrow.dictionary_encode() if pa.types.is_dictionary(kind) else arrow})
+    frames = [
+        arrow_frame(table),
+        table.to_pandas(),
+        *([] if kind == pa.binary_view() else [table.to_pandas(types_mapper=pd.ArrowDtype)]),  # pandas knows no views
+        table.to_pandas().astype("category"),
+        pd.DataFrame({"a": pd.Series([None if cell is None else bytearray(cell) for cell in cells], dtype=object)}),
+    ]
+    for name, codes in expected.items():
+        column = replace(SCHEMA.asked[SCHEMA.index(name)], name="a")
+        schema = Schema((column,))
+        assert encode_column(schema, column, table).codes.tolist() == codes, name
+        for held in frames:
+            assert schema.encode_column(column, held).codes.tolist() == codes, (name, held.dtypes)
+    known = identify(pd.Series(["007", "30", "\ufffd", None, "yes", "2020-05-05"]))
+    for held in frames:
+        assert identify(held["a"]).tolist() == known.tolist()
+
+
+def test_a_draft_takes_bytes_for_text_and_leaves_out_what_is_none():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "age": [str(age).encode() for age in rng.integers(18, 97, 300)],
+            "image": [rng.bytes(20) for _ in range(300)],
+            "town": [b"Z\xfcrich", *[b"Bern"] * 299],
+        }
+    )
+    draft = draft_schema(frame)
+    assert isinstance(draft.schema.columns[0], Numeric)
+    assert draft.notes["image"] == ["holds bytes that are no UTF-8 text; write numbers, text or times"]
+    assert draft.notes["town"][0] == "1 value with U+FFFD in place of bytes that are not UTF-8: write UTF-8"

@@ -48,7 +48,7 @@ from fedsynth.bench.spec import (
     method_options,
     parse_trust,
 )
-from fedsynth.data.draft import draft_schema
+from fedsynth.data.draft import draft_schema, guess_types
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.read import log_findings, read_fitting, read_frame
 from fedsynth.datasets import rand_hie
@@ -88,7 +88,7 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     if dataset.made:
         frame: pd.DataFrame = rand_hie() if dataset.file == DEMO_DATA else named(dataset.file)()
     else:
-        frame = read_frame(source, records=kind)
+        frame = guess_types(read_frame(source, records=kind, strict=True))
     frame = frame.drop(columns=list(dataset.drop))
     if dataset.labels is not None:
         frame = frame[frame[dataset.target].isin(frame[dataset.target].value_counts().index[: dataset.labels])]

@@ -302,7 +302,7 @@ def schema_draft(
     from fedsynth.data.sources import open_source
 
     metadata = None if sdv is None else load_object(sdv, "SDV metadata")
-    frame = read_frame(open_source(file, records=records))
+    frame = read_frame(open_source(file, records=records), strict=True)
     draft = draft_schema(frame) if metadata is None else draft_from_sdv(frame, metadata)
     text = draft.to_toml()
     if out is not None:

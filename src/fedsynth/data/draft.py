@@ -8,9 +8,11 @@ common values.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import pandas as pd
 
 from fedsynth.data.sdv import sdv_kinds
 from fedsynth.errors import SchemaError, number_of
-from fedsynth.schema import Schema
+from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import (
     LARGEST,
@@ -29,6 +31,8 @@ from fedsynth.schema.columns import (
     Datetime,
     Numeric,
     distinct_values,
+    is_text,
+    readable,
     sound_bounds,
 )
 
@@ -49,6 +53,7 @@ _SUGGESTED = """\
 """
 
 _LAST_YEAR = 9999
+_MISSING = frozenset(MISSING)
 _ATOM, _MAX_ATOMS = 0.05, 5  # a value gets its own bin from this share of the rows on; most such values per column
 
 
@@ -80,6 +85,9 @@ class Draft:
 def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 10, bins: int = 32) -> Draft:
     """Return a draft of the schema of ``frame``, whose rows determine the columns' types, values and bounds.
 
+    Columns of text, such as those of a CSV file, are first converted to the type that all their values have in common
+    (:func:`parse_text`); the usual spellings of missing values are missing.
+
     * Text with at most ``max_categories`` distinct values becomes categorical. With more, the ``max_categories``
       commonest are listed and the others counted as "other". Text in which over 20 values all differ, or in which the
       distinct values exceed both ``max_categories`` and half the values present, is left out as an identifier or free
@@ -100,7 +108,7 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
     for name in frame:
-        column, remarks = _draft_column(str(name), frame[name], max_categories, rare, bins)
+        column, remarks = _draft_column(str(name), _guessed(frame[name]), max_categories, rare, bins)
         if column is not None:
             columns.append(column)
         if remarks:
@@ -130,7 +138,7 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
         if name not in kinds:
             notes[str(name)] = ["the metadata marks it as identifying, or does not describe it"]
             continue
-        present = frame[name].dropna()
+        present = _guessed(frame[name]).dropna()
         try:
             column, remarks = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
         except (TypeError, ValueError) as error:
@@ -146,6 +154,96 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
             "according to the metadata, no column of the file can be modelled; give some of them another sdtype"
         )
     return Draft(Schema(tuple(columns), drafted=True), notes)
+
+
+def guess_types(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame whose text columns have the types that a draft takes them for (:func:`parse_text`).
+
+    Missing values are those of pandas and the usual spellings (``?``, ``NA``, ...). All rows together decide what a
+    cell is: one more may change all others. It is for drafts, and for schemas that are made of all rows anyway.
+    """
+    return pd.DataFrame({name: _guessed(frame[name]) for name in frame}, index=frame.index)
+
+
+def _guessed(values: pd.Series[Any]) -> pd.Series[Any]:
+    values = readable(values)
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return values.cat.remove_categories([label for label in values.cat.categories if label in _MISSING])
+    if is_text(values):
+        return parse_text(values)
+    if values.dtype == object:
+        return values.map(lambda value: None if isinstance(value, str) and value in _MISSING else value)
+    return values
+
+
+def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Convert a text column to the type that all its values have in common, if any.
+
+    Missing values stay missing, and their usual spellings (``?``, ``NA``, ...) become so. The types are tried in this
+    order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if any has a time zone). A column
+    with a number of leading zeros, or of more than 18 digits before the point, is taken for labels and stays text, as
+    does a column without values. The index and the name stay.
+    """
+    codes, distinct = distinct_values(values)
+    present = np.array([*(text not in _MISSING for text in distinct), False])
+    missing = ~present[codes]
+    texts = [text for text, there in zip(distinct, present.tolist(), strict=False) if there]
+    kinds = {
+        "boolean": r"(?i:true|false)",
+        "Int64": r"[+-]?(?:0|[1-9]\d{0,17})",
+        "Float64": _NUMBER,
+        "time": _TIME,
+    }
+    kind = next((kind for kind, form in kinds.items() if _all_match(texts, form)), None)
+    parsed = None if kind is None else _parsed(texts, kind)
+    if parsed is None:
+        return values.mask(missing) if missing.any() else values
+    if kind in ("boolean", "Int64") and missing.any():
+        parsed = parsed.astype(kind)  # type: ignore[call-overload]
+    at = np.cumsum(present) - 1  # position among the texts
+    result: pd.Series[Any] = parsed.take(np.where(missing, 0, at[codes])).set_axis(values.index)
+    result.name = values.name
+    return result.mask(missing) if missing.any() else result
+
+
+def _parsed(texts: Sequence[str], kind: str) -> pd.Series[Any] | None:
+    """Return texts as values of one kind; ``None`` if some look like times and are not in the calendar."""
+    column = pd.Series(texts, dtype=object)  # independent of pandas' default type for text
+    if kind == "boolean":
+        return column.str.lower() == "true"
+    if kind == "time":
+        aware = any(map(_ZONED.search, texts))
+        # A schema's finest unit is the microsecond; the unit that pandas would choose depends on its version.
+        parsed: pd.Series[Any] = pd.to_datetime(column, format="ISO8601", utc=aware, errors="coerce").dt.as_unit("us")
+        # Some are outside the range of pandas' nanoseconds.
+        return parsed if parsed.dt.year.between(1, 9999).all() else _far_times(texts, aware)
+    try:
+        return pd.to_numeric(column)
+    except ValueError:  # pandas before version 3 does not read 1e999
+        return column.astype("float64")
+
+
+_NUMBER = r"[+-]?(?:0|[1-9]\d{0,17}|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?inf"
+_ZONED = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
+_TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+
+
+def _far_times(texts: Sequence[str], aware: bool) -> pd.Series[Any] | None:
+    """Return times of the years 1 to 9999 in microseconds (in UTC if ``aware``); ``None`` if one is not a time."""
+    try:
+        times = [datetime.fromisoformat(text) for text in texts]
+        plain = [(time - (time.utcoffset() or timedelta(0))).replace(tzinfo=None) for time in times]
+    except (ValueError, OverflowError):
+        return None
+    found: pd.Series[Any] = pd.Series(np.array(plain, dtype="datetime64[us]"))
+    return found.dt.tz_localize("UTC") if aware else found
+
+
+def _all_match(texts: Sequence[Any], form: str) -> bool:
+    """Return whether there is at least one text and all match the regular expression ``form``."""
+    # Python's engine, because pandas matches some text types by another engine.
+    whole = re.compile(form, re.ASCII).fullmatch
+    return bool(texts) and all(isinstance(text, str) and whole(text) for text in texts)
 
 
 def _as_kind(
@@ -201,6 +299,10 @@ def _draft_column(
             return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
         notes.append("integers beyond 2^53, which floating-point numbers cannot represent exactly, are taken as codes")
     text = _labels(present)
+    if broken := sum("\ufffd" in value for value in text):
+        if 2 * broken > len(text):
+            return None, ["holds bytes that are no UTF-8 text; write numbers, text or times"]
+        notes.append(f"{number_of(broken, 'value')} with U+FFFD in place of bytes that are not UTF-8: write UTF-8")
     if {value.lower() for value in text} <= {"true", "false"}:
         return Boolean(name, missing), notes
     distinct = len(text)
@@ -216,8 +318,11 @@ def _draft_column(
 def _labels(present: pd.Series[Any]) -> Counter[str]:
     """Count the values of a column as labels: text as it is, any other value by its canonical text."""
     which, distinct = distinct_values(present)
-    texts = [(value,) if isinstance(value, str) else canonical_texts(value) for value in distinct]
-    return Counter(texts[at][-1] for at in which.tolist() if texts[at])
+    counts: Counter[str] = Counter()
+    for value, count in zip(distinct, np.bincount(which, minlength=len(distinct)).tolist(), strict=True):
+        texts = (value,) if isinstance(value, str) else canonical_texts(value)
+        counts.update(dict.fromkeys(texts[-1:], count))
+    return counts
 
 
 def _draft_numbers(
@@ -285,10 +390,8 @@ def _unusable(present: pd.Series[Any]) -> str:
         return "durations"
     if pd.api.types.is_complex_dtype(present.dtype):
         return "complex numbers"
-    if present.dtype == object and not all(isinstance(value, Hashable) for value in present):
+    if present.dtype == object and not is_text(present) and not all(isinstance(value, Hashable) for value in present):
         return "lists or records"
-    if present.dtype == object and any(isinstance(value, bytes) for value in present):
-        return "bytes"
     return ""
 
 

@@ -19,13 +19,20 @@ so, and the run is not for publication.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.data.partition import IID, ByColumn, ByValue, LabelSkew, Partition, Quantity
 from fedsynth.errors import Unsupported
+from fedsynth.persons import UNKNOWN, identify
 from fedsynth.rows import Table
+from fedsynth.schema.canonical import canonical_texts
+from fedsynth.schema.columns import distinct_values, is_missing, readable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WORD = 8  # bytes of a random number
 
@@ -48,13 +55,27 @@ def random_numbers(table: Table, seed: int) -> NDArray[np.float64]:
     They are a hash (BLAKE2b, keyed by ``seed``) of the row's person if the table has persons, and otherwise of the
     row's encoded content and its number among equal rows, from 0.
     """
-    key = hashlib.sha256(f"places of rows {seed}".encode()).digest()
+    key = _key(seed)
     if table.persons is None:
-        words = _hashed_rows(table, key)
-    else:
-        persons, which = np.unique(table.persons[: len(table)], return_inverse=True)
-        words = _words(persons.tobytes(), _WORD, key)[which]
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return _numbers(_hashed_rows(_content(table), key))
+    return _numbers(_hashed_persons(table.persons[: len(table)], key))
+
+
+def held_out_of_frame(frame: pd.DataFrame, share: float, seed: int, person: str = "") -> NDArray[np.bool_]:
+    """Return which rows of a data frame are held out, shape ``(rows,)``: each with probability ``share``.
+
+    It is decided row by row, as :func:`held_out` decides it: by a hash of the row's cells and its number among equal
+    rows or, if ``person`` names a column, of the row's person. A row without a person stands for itself. Cells are
+    compared so that no type that another row gives a column makes a difference: numbers and booleans (1 and 0) by their
+    value, times by their instant, other cells by their text.
+    """
+    key = _key(seed)
+    words = _hashed_rows(_cells(frame, key), key)
+    if person:
+        persons = identify(frame[person])
+        words = np.where((persons == UNKNOWN)[:, None], words, _hashed_persons(persons, key))
+    held: NDArray[np.bool_] = _numbers(words)[:, 0] < share
+    return held
 
 
 def held_out(table: Table, share: float, seed: int) -> NDArray[np.bool_]:
@@ -91,13 +112,52 @@ def dealt(table: Table, share: float, sites: int, how: IID | Quantity, seed: int
     return place[of]
 
 
-def _hashed_rows(table: Table, key: bytes) -> NDArray[np.uint64]:
-    """Return two hashes for each row, shape ``(rows, 2)``, of its content and its number among equal rows."""
+def _key(seed: int) -> bytes:
+    return hashlib.sha256(f"places of rows {seed}".encode()).digest()
+
+
+def _numbers(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _content(table: Table) -> NDArray[np.uint8]:
+    """Return the encoded content of each row, shape ``(rows, bytes)``."""
     parts = [np.ascontiguousarray(column)[:, None].view(np.uint8) for column in table.codes]
     for _, numbers in sorted(table.numbers.items()):
         plain = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # one NaN, and no negative zero
         parts.append(plain[:, None].view(np.uint8))
-    content = np.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=1)
+
+
+def _cells(frame: pd.DataFrame, key: bytes) -> NDArray[np.uint8]:
+    """Return a keyed hash of each cell of a data frame, 16 bytes a column, shape ``(rows, bytes)``."""
+    parts = [np.zeros((len(frame), 1), dtype=np.uint8)]  # of a frame without columns, too
+    for at in range(frame.shape[1]):  # by position: names may occur twice
+        which, distinct = distinct_values(readable(frame.iloc[:, at]))
+        texts = [*map(_cell_text, distinct), _cell_text(None)]
+        hashes = b"".join(hashlib.blake2b(text, key=key, digest_size=2 * _WORD).digest() for text in texts)
+        parts.append(np.frombuffer(hashes, dtype=np.uint8).reshape(-1, 2 * _WORD)[which])
+    return np.concatenate(parts, axis=1)
+
+
+def _cell_text(value: Any) -> bytes:
+    """Return bytes that are equal for cells that every schema reads alike, whatever the type of their column."""
+    if isinstance(value, str):
+        return b"text " + value.encode("utf-8", "surrogatepass")
+    if is_missing(value):
+        return b"missing"
+    found = next(iter(canonical_texts(value)), None) or (hex(value) if isinstance(value, int) else repr(type(value)))
+    return b"value " + {"True": "1", "False": "0"}.get(found, found).encode("utf-8", "surrogatepass")
+
+
+def _hashed_persons(persons: NDArray[np.uint64], key: bytes) -> NDArray[np.uint64]:
+    """Return two hashes for the person of each row, shape ``(rows, 2)``."""
+    distinct, which = np.unique(persons, return_inverse=True)
+    return _words(distinct.tobytes(), _WORD, key)[which]
+
+
+def _hashed_rows(content: NDArray[np.uint8], key: bytes) -> NDArray[np.uint64]:
+    """Return two hashes for each row of bytes, shape ``(rows, 2)``, of its content and its number among equal rows."""
     words = _words(content.tobytes(), content.shape[1], key)
     # Rows with equal hashes are equal rows; the second and later ones are hashed again with their number.
     order = np.lexsort((words[:, 1], words[:, 0]))

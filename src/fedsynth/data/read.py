@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,9 +31,10 @@ from fedsynth.errors import InvalidParameter, SchemaError, listed
 from fedsynth.files import Records, sync, writing
 from fedsynth.persons import UNKNOWN, identify, keep_rows
 from fedsynth.rows import BadLine, Source, Table, concatenate
-from fedsynth.schema import MISSING, Schema
-from fedsynth.schema.columns import Column, distinct_values
+from fedsynth.schema import Schema
+from fedsynth.schema.columns import Column, Encoded
 from fedsynth.schema.derive import breaking
+from fedsynth.schema.derive import frame_of as typed_frame
 from fedsynth.schema.misfits import Misfits
 
 Place = Source | Path | str
@@ -230,31 +229,102 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
     return breaking(counts)
 
 
-def read_frame(place: Place, columns: Sequence[str] | None = None, *, records: Records | None = None) -> pd.DataFrame:
-    """Return a file or a database table as a data frame, for drafting or evaluation.
+def read_frame(
+    place: Place,
+    columns: Sequence[str] | None = None,
+    *,
+    schema: Schema | None = None,
+    records: Records | None = None,
+    strict: bool = False,
+) -> pd.DataFrame:
+    """Return the cells of a file or a database table as a data frame, without guessing what they mean.
 
-    ``columns`` selects columns by name (default: all). The usual spellings of a missing value (``?``, ``NA``, ...)
-    become missing values. Columns of a CSV file get their types from :func:`parse_text`; other sources keep their
-    types. Malformed lines of a CSV file are left out and reported in the log. Raises :class:`SchemaError` for an
-    unknown column, for text that is not UTF-8, for an invalid file that is declared ``rfc4180``, and for a column of a
-    database whose type or times cannot be represented.
+    All cells of a CSV file are text, empty ones and spellings of missing values included. Other sources keep their
+    types, except that bytes become text (:func:`~fedsynth.data.sources.arrow.readable`), and so do a database's exact
+    decimals. Under every schema, :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>` makes of the frame what
+    :func:`read_table` makes of the source. ``columns`` selects columns by name (default: all); a database reads those
+    that ``schema`` names for their columns there. Rows of a database are sorted by content. Malformed lines of a CSV
+    file are left out and reported in the log. ``strict`` refuses text that is not UTF-8, and times of a database that
+    cannot be represented, where otherwise such cells are replaced one by one. Raises :class:`SchemaError` for these,
+    for an unknown column, for an invalid file that is declared ``rfc4180``, and for a column of a database whose type
+    cannot be read.
     """
     source = _source(place, records)
+    known = {} if schema is None else {column.name: column for column in schema.asked}
+    wanted = {name: known.get(name) for name in _selected(source, columns)}
+    bad = BadLines()
+    held = _whole(source, wanted, bad, strict=strict)
+    if bad.count:
+        _log.warning("%s: %s", source.name, bad)
+    return frame_of(held, typed=True, strict=strict)
+
+
+def read_typed(
+    place: Place, schema: Schema, columns: Sequence[str] | None = None, *, records: Records | None = None
+) -> pd.DataFrame:
+    """Return the rows of a file or a database table as a data frame with the types of a schema's columns.
+
+    Each cell is read for its column in the schema alone, and each row by itself, as :func:`read_table` encodes it:
+    numbers become numbers, clipped to their bounds, times become times in the column's unit, and categories become
+    labels as the schema spells them, ``"other"`` included. A cell that the schema counts as missing is missing. A row
+    that it leaves out is not in the frame, nor is a malformed line of a CSV file; the log says what was changed and
+    left out. Under this schema, the frame is encoded as the source is, but for the number of rows left out, and for
+    cells that are clipped or rounded to a value that stands for a missing one, such as -9. In computed columns, cells
+    that do not fit are missing. Identifiers, and columns that the schema does not name, are as in
+    :func:`read_frame`. ``columns`` selects columns of the result by name (default: all). Raises what :func:`read_table`
+    does, and :class:`SchemaError` for an unknown column.
+    """
+    source = _source(place, records)
+    check_columns(source, schema)
+    names, selected, bad = source.columns(), _selected(source, columns), BadLines()
+    asked = {column.name: column for column in schema.asked}
+    # Sites never read computed columns, so that no row is left out because of them.
+    plain = (c if c.name in asked else replace(c, missing=True) for c in schema.plain(names).asked)
+    typed = {column.name: column for column in plain if column.name in {*asked, *selected}}
+    held = _whole(source, {name: typed.get(name) for name in names if name in {*typed, *selected}}, bad)
+    encoded = {name: encode_column(schema, column, held) for name, column in typed.items()}
+    table = schema.assembled(encoded[name] for name in asked)
+    remarks = (str(bad),) if bad.count else ()
+    misfits = replace(table.misfits, remarks=remarks)
+    log_findings(source.name, replace(table, left_out=table.left_out + bad.count, misfits=misfits))
+    kept = np.logical_and.reduce([encoded[name].codes >= 0 for name in asked])
+    values = {name: _values(column, encoded[name])[kept] for name, column in typed.items()}
+    found = typed_frame(Schema(tuple(typed.values())), values, np.random.default_rng(0))  # nothing of it is drawn
+    others = held.select([name for name in selected if name not in typed]).filter(pa.array(kept))
+    frame = found.join(frame_of(others, typed=True))
+    return frame[selected]
+
+
+def _selected(source: Source, columns: Sequence[str] | None) -> list[str]:
+    """Return the names of the selected columns, by default all; raises :class:`SchemaError` for an unknown one."""
     names = source.columns()
     if unknown := [name for name in columns or () if name not in names]:
         raise SchemaError(f"{source.name} has no columns {unknown}; it has {', '.join(names)}")
-    wanted = list(columns) if columns is not None else names
-    bad = BadLines()
-    read = list(_batches(source, dict.fromkeys(wanted), 1 << 20, bad, strict=True))
-    if bad.count:
-        _log.warning("%s: %s", source.name, bad)
-    frame = (
-        frame_of(pa.concat_tables(read).unify_dictionaries(), strict=True)
-        if read
-        else pd.DataFrame(columns=wanted, dtype=object)
-    )
-    found = {name: without_missing(frame[name]) for name in wanted}
-    return pd.DataFrame({name: parse_text(values) for name, values in found.items()} if source.is_text else found)
+    return list(columns) if columns is not None else names
+
+
+def _whole(source: Source, wanted: Mapping[str, Column | None], bad: BadLines, *, strict: bool = False) -> Any:
+    """Return the ``wanted`` columns of all rows as an Arrow table; rows of a database are sorted by content."""
+    read = list(_batches(source, wanted, 1 << 20, bad, strict=strict))
+    if not read:
+        return pa.table({name: pa.array([], pa.string()) for name in wanted})
+    held = pa.concat_tables(read).unify_dictionaries()
+    return held if source.keeps_order else held.take(_by_content(held))
+
+
+def _by_content(table: Any) -> Any:
+    """Return the positions of an Arrow table's rows in an order that their content alone determines.
+
+    The order in which a database returns rows may change with any other row.
+    """
+    return pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
+
+
+def _values(column: Column, encoded: Encoded) -> NDArray[Any]:
+    """Return the numbers of an encoded column, or the codes of one without, with missing values where none fits."""
+    if encoded.numbers is not None:
+        return np.where(encoded.codes < 0, np.nan, encoded.numbers)
+    return np.where(encoded.codes < 0, column.size - 1, encoded.codes)
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
@@ -306,81 +376,6 @@ def check_columns(source: Source, schema: Schema) -> None:
 def column_names(place: Place, *, records: Records | None = None) -> list[str]:
     """Return the names of a source's columns in order; raises :class:`SchemaError` for duplicates."""
     return _source(place, records).columns()
-
-
-def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values."""
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return values.cat.remove_categories([label for label in values.cat.categories if label in MISSING])
-    if values.dtype == object or pd.api.types.is_string_dtype(values.dtype):
-        return values.mask(values.isin(MISSING))
-    return values
-
-
-def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Convert a text column to the type that all its values have in common, if any; missing values stay missing.
-
-    The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if any
-    has a time zone). A column with a number of leading zeros, or of more than 18 digits before the point, is taken for
-    labels and stays text, as does a column without values. The index and the name stay.
-    """
-    codes, texts = distinct_values(values)
-    kinds = {
-        "boolean": r"(?i:true|false)",
-        "Int64": r"[+-]?(?:0|[1-9]\d{0,17})",
-        "Float64": _NUMBER,
-        "time": _TIME,
-    }
-    kind = next((kind for kind, form in kinds.items() if _all_match(texts, form)), None)
-    if kind is None:
-        return values
-    parsed: pd.Series[Any]
-    column = pd.Series(texts, dtype=object)  # independent of pandas' default type for text
-    if kind == "time":
-        aware = any(re.search(r"(?:Z|[+-]\d\d:?\d\d)$", text) for text in texts)
-        # A schema's finest unit is the microsecond; the unit that pandas would choose depends on its version.
-        parsed = pd.to_datetime(column, format="ISO8601", utc=aware, errors="coerce").dt.as_unit("us")
-        # Some texts look like dates but are not in the calendar, or are outside the range of pandas' nanoseconds.
-        if not parsed.dt.year.between(1, 9999).all():
-            far = _far_times(texts, aware)
-            if far is None:
-                return values
-            parsed = far
-    elif kind == "boolean":
-        parsed = column.str.lower() == "true"
-    else:
-        try:
-            parsed = pd.to_numeric(column)
-        except ValueError:  # pandas before version 3 does not read 1e999
-            parsed = column.astype("float64")
-    missing = codes < 0
-    if kind in ("boolean", "Int64") and missing.any():
-        parsed = parsed.astype(kind)  # type: ignore[call-overload]
-    result: pd.Series[Any] = parsed.take(np.where(missing, 0, codes)).set_axis(values.index)
-    result.name = values.name
-    return result.mask(missing) if missing.any() else result
-
-
-_NUMBER = r"[+-]?(?:0|[1-9]\d{0,17}|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?inf"
-_TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
-
-
-def _far_times(texts: Sequence[str], aware: bool) -> pd.Series[Any] | None:
-    """Return times of the years 1 to 9999 in microseconds (in UTC if ``aware``); ``None`` if one is not a time."""
-    try:
-        times = [datetime.fromisoformat(text) for text in texts]
-        plain = [(time - (time.utcoffset() or timedelta(0))).replace(tzinfo=None) for time in times]
-    except (ValueError, OverflowError):
-        return None
-    found: pd.Series[Any] = pd.Series(np.array(plain, dtype="datetime64[us]"))
-    return found.dt.tz_localize("UTC") if aware else found
-
-
-def _all_match(texts: Sequence[Any], form: str) -> bool:
-    """Return whether there is at least one text and all match the regular expression ``form``."""
-    # Python's engine, because pandas matches some text types by another engine.
-    whole = re.compile(form, re.ASCII).fullmatch
-    return bool(texts) and all(isinstance(text, str) and whole(text) for text in texts)
 
 
 class BadLines:
@@ -467,8 +462,7 @@ def _limited(
     if persons.most is not None:
         order = np.arange(len(every))
         if not source.keeps_order and len(every):  # by content: other rows can change the order in a database
-            held = pa.concat_tables(batches)
-            order = pc.sort_indices(held, [(name, "ascending") for name in held.column_names]).to_numpy()
+            order = _by_content(pa.concat_tables(batches)).to_numpy()
         kept[order] = keep_rows(every.iloc[order], persons.most, persons.key)
     if dropped := int(np.count_nonzero(~kept)):
         remarks.append(

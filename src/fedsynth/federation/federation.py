@@ -153,7 +153,7 @@ class Federation:
         Every question names it, and each request to a site has it attached until the site has answered one.
     largest_site_rows
         Bound on the rows of one site, to recognise impossible answers.
-    seeded, looks_at_other_rows, rfc4180
+    seeded, looks_at_other_rows, rfc4180, typed_elsewhere
         As in :class:`~fedsynth.privacy.statement.Statement`.
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
@@ -188,6 +188,7 @@ class Federation:
     seeded: bool = False
     looks_at_other_rows: bool = False
     rfc4180: bool = False
+    typed_elsewhere: bool = False
     lost: list[str] = field(default_factory=list)
     seen: dict[str, AuditPosition] = field(default_factory=dict)
     noise: NoiseRecord = field(default_factory=NoiseRecord)
@@ -229,6 +230,7 @@ class Federation:
             exact=exact.epsilon if exact.delta == delta and exact.epsilon < epsilon else None,
             sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
             rfc4180=self.rfc4180,
+            typed_elsewhere=self.typed_elsewhere,
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:

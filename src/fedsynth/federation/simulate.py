@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
+from fedsynth.schema.columns import holds_text
 from fedsynth.schema.misfits import Misfits, with_lines
 from fedsynth.terms import Terms
 
@@ -61,8 +62,8 @@ def federate(
     ----------
     tables
         One data frame (or encoded table) per site, by site name or as a list (``site-000``, ``site-001``, ...). A site
-        may be empty. The kind of a CSV file's records belongs to its reading: ``records`` of
-        :func:`~fedsynth.data.read.read_table` and :func:`~fedsynth.data.read.read_frame`. A
+        may be empty. A table of a CSV file is read by :func:`~fedsynth.data.read.read_table`, which encodes it, or as
+        text by :func:`fedsynth.read_table`. A
         :class:`~fedsynth.errors.DataWarning` for each site says which of its rows do not fit the schema and are left
         out, and which values are changed, with counts and a few values; others name the ignored columns and the empty
         sites.
@@ -157,7 +158,32 @@ def federate(
         identities=identities,
     )
     sizes = {name: table.rows_read for name, table in encoded.items()} if public_sizes else None
-    return replace(federation, sizes=sizes, seeded=seed is not None, progress=progress)
+    listed_tables = tables.values() if isinstance(tables, Mapping) else tables
+    return replace(
+        federation,
+        sizes=sizes,
+        seeded=seed is not None,
+        typed_elsewhere=have_types(listed_tables, schema, person),
+        progress=progress,
+    )
+
+
+def have_types(tables: Iterable[object], schema: Schema, person: str = "") -> bool:
+    """Return whether some of the ``tables`` are data frames with a column that is read and that is no text.
+
+    Such columns were given their types before fedsynth saw the rows
+    (:attr:`Statement.typed_elsewhere <fedsynth.privacy.statement.Statement>`).
+    """
+    import pandas as pd
+
+    read = {*(column.name for column in schema.asked), person}
+    return any(
+        not holds_text(frame.iloc[:, at])
+        for frame in tables
+        if isinstance(frame, pd.DataFrame)
+        for at, name in enumerate(frame.columns)
+        if name in read
+    )
 
 
 def _encode(

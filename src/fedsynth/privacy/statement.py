@@ -45,7 +45,7 @@ _RESTS_ON: dict[Basis, str] = {
 
 _FACTS = (
     *("private", "publishable", "headline", "sentence", "conditions", "spent", "exact_releases", "adversary", "basis"),
-    *("assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180"),
+    *("assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180", "typed_elsewhere"),
 )
 """The fields of a statement that are written to files, beside its terms."""
 
@@ -67,6 +67,7 @@ class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact: float | None
     sampled: bool
     rfc4180: bool
+    typed_elsewhere: bool
 
     def statement(self, schema: Schema) -> Statement:
         """Return the statement under a schema; raises :class:`InvalidParameter` for one that contradicts itself."""
@@ -76,7 +77,10 @@ class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Statement(terms, **facts)
 
 
-_SAVED = ("spent", "exact_releases", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180")
+_SAVED = (
+    *("spent", "exact_releases", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180"),
+    "typed_elsewhere",
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,9 @@ class Statement:
     rfc4180
         Whether rows may come from a CSV file that was declared ``rfc4180`` and is read only if it is valid as a whole.
         That is so for all sites of a deployment, since their files are not known to the server.
+    typed_elsewhere
+        Whether rows came as data frames with columns that are no text: whatever chose their types, such as
+        ``pandas.read_csv``, may have looked at all rows.
 
     Raises
     ------
@@ -125,6 +132,7 @@ class Statement:
     exact: float | None = None
     sampled: bool = False
     rfc4180: bool = False
+    typed_elsewhere: bool = False
 
     def __post_init__(self) -> None:
         if self.exact is not None and not (0 < self.exact <= self.limit.epsilon and self.limit.delta):
@@ -256,6 +264,12 @@ class Statement:
         if self.rfc4180:
             found.append(
                 "If a site declared its CSV file rfc4180, whether that file is valid as a whole is not protected."
+            )
+        if self.typed_elsewhere:
+            found.append(
+                "Rows came as data frames with columns that are no text: what is protected is a row of these frames. "
+                "If their types were guessed from all rows, as pandas.read_csv does, one record of a file can change "
+                "how others were read: pass the path of the file, or read it with fedsynth.read_table."
             )
         if self.assumption:
             found.append(f"Assumption: {self.assumption.rstrip('.')}.")

@@ -96,7 +96,7 @@ def read_rows(
             raise InvalidParameter("--records is the kind of a CSV file, and the demo table is none; leave it out")
         return rand_hie_schema().encode(rand_hie())
     source = open_source(data, records=records)
-    agreed = Schema.load(schema) if schema else draft_schema(read_frame(source)).schema
+    agreed = Schema.load(schema) if schema else draft_schema(read_frame(source, strict=True)).schema
     return read_fitting(source, agreed, persons=persons)
 
 

@@ -10,9 +10,12 @@ their codes with it. They are compared by these texts instead, which such change
 * days and times: ``"2026-03-31 12:30:00"``, the day alone at midnight; times with a zone in UTC, with ``"+00:00"``;
 * text that spells such a value as programs write it: the same. Other text is its own canonical text.
 
-A program writes ``1``, ``-1.50``, ``1e+16`` and ``1E-7``, ``true``, ``True`` and ``TRUE``, ``2026-03-31T00:00:00`` and
-``2026-03-31 00:00:00.000000Z``. It writes neither ``01`` nor ``+1``, ``1.``, ``.5``, ``1e5`` (an exponent has its sign)
-or ``" 1"``: these are labels of their own, like ``007``. A canonical text is its own canonical text.
+Numbers are ``1``, ``+1``, ``-1.50``, ``1.``, ``.5``, ``1e+16`` and ``1E5``, as programs that guess types read them:
+``pandas.read_csv`` makes the numbers 1, 0 and -1 of the labels ``+1``, ``0`` and ``-1``, unless another record of the
+file has a word in this column. Truth values are ``true``, ``True`` and ``TRUE``, times ``2026-03-31T00:00:00`` and
+``2026-03-31 00:00:00.000000Z``. Text with leading zeros (``01``, ``007``) or with spaces (``" 1"``) is a label of its
+own, since these tell codes apart. A canonical text is its own canonical text. Cells of bytes are text in UTF-8
+(:func:`decode_cell`): a single one makes a whole column binary.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from typing import Any
 import numpy as np
 
 # PostgreSQL matches the same patterns (fedsynth.data.sources.postgres), so they use only what all regex dialects share.
-DECIMAL = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
-POWER = r"-?[0-9](\.[0-9]{1,100})?[eE][+-][0-9]{1,3}"
+DECIMAL = r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)"
+POWER = r"[+-]?((0|[1-9][0-9]{0,99})(\.[0-9]{0,100})?|\.[0-9]{1,100})[eE][+-]?[0-9]{1,3}"
 TIME = r"-?[0-9]{4,}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|\+00(:?00)?)?"
 DAY = r"-?[0-9]{4,}-[0-9]{2}-[0-9]{2}"
 TRUTH_VALUES = {"true": "True", "TRUE": "True", "True": "True", "false": "False", "FALSE": "False", "False": "False"}
@@ -45,6 +48,11 @@ def canonical_text(text: str) -> str:
     if _TIME.fullmatch(text):
         return _time(text)
     return TRUTH_VALUES.get(text, text)
+
+
+def decode_cell(cell: bytes | bytearray | memoryview) -> str:
+    """Return the text of a cell of bytes, by UTF-8; U+FFFD stands for bytes that are not."""
+    return bytes(cell).decode("utf-8", "replace")
 
 
 def spells_value(text: str) -> bool:
@@ -87,10 +95,10 @@ def since_1970(time: datetime) -> int:
 
 
 def _decimal(text: str) -> str:
-    """Return a number, written with or without an exponent, without exponent and trailing zeros."""
+    """Return a number, written with or without sign, exponent and digits before the point, in its canonical form."""
     mantissa, _, power = text.lower().partition("e")
     sign = "-" if mantissa.startswith("-") else ""
-    whole, _, fraction = mantissa.removeprefix("-").partition(".")
+    whole, _, fraction = mantissa.lstrip("+-").partition(".")
     digits, point = whole + fraction, len(whole) + int(power or 0)
     whole, fraction = digits[: max(point, 0)].ljust(point, "0"), "0" * -point + digits[max(point, 0) :]
     fraction = fraction.rstrip("0")

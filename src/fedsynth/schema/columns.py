@@ -6,7 +6,7 @@ alone. It depends neither on how the value is spelled nor on the type of its col
 (:mod:`fedsynth.schema.canonical`). A row can therefore neither stop a site nor change how another row is encoded. For a
 data frame, this begins with the frame: what was lost before, such as the last digits of an integer beyond 2^53 in a
 column that a missing value turned into doubles, or the zeros of "007" that ``pandas.read_csv`` took for a number,
-cannot be known here.
+cannot be known here. Cells of bytes are read as text (:func:`readable`).
 
 In every column, missing values have the last code, or -1 if the column admits none; -1 leaves a row out. ``size`` is
 the number of codes. ``encode(values, missing)`` takes a mask of the missing values (bool), and ``decode(codes, rng)``
@@ -31,7 +31,15 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
 from fedsynth.schema.bins import Floats, Grid, check_bins, equal_bins
-from fedsynth.schema.canonical import TRUTH_VALUES, canonical_text, canonical_texts, real_part, since_1970, spells_value
+from fedsynth.schema.canonical import (
+    TRUTH_VALUES,
+    canonical_text,
+    canonical_texts,
+    decode_cell,
+    real_part,
+    since_1970,
+    spells_value,
+)
 from fedsynth.schema.forms import UNITS, Computed, Identifier, Stored
 
 if TYPE_CHECKING:
@@ -124,10 +132,11 @@ def _join_truth_values(codes: dict[str, int]) -> None:
 class Categorical:
     """A categorical column: one of a list of ``values``, all text or all integers.
 
-    Cells are compared by value (:mod:`fedsynth.schema.canonical`): the text ``"1"`` in the list stands for the numbers
-    1 and 1.0 and for the texts ``"1"`` and ``"1.0"``, but not for ``"01"``. If the list has several spellings of one
-    value, a text that equals one of them is that one; any other cell with the value is the canonical spelling, or the
-    first in the list. Booleans are ``"True"`` and ``"False"`` in any usual capitals, or ``"1"`` and ``"0"``; where the
+    Cells are compared by value (:mod:`fedsynth.schema.canonical`): the text ``"1"`` in the list, or ``"+1"``, stands
+    for the numbers 1 and 1.0 and for the texts ``"1"``, ``"+1"`` and ``"1.0"``, but not for ``"01"``. If the list has
+    several spellings of one value, a text that equals one of them is that one; any other cell with the value is the
+    canonical spelling, or the first in the list. Booleans are ``"True"`` and ``"False"`` in any usual capitals, or
+    ``"1"`` and ``"0"``; where the
     list has only one of the two, it stands for both the boolean and the number. Text keeps leading zeros. Integers are
     read as doubles, so one beyond 2^53 may be counted as its neighbour in the list; write such values as text.
     ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
@@ -556,6 +565,25 @@ _NO_TIME, _ZONED = np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1  # markers
 _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can express, yet safe from integer overflow
 
 
+_MANY = 10_000  # values from which on Arrow tells texts apart
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def readable(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column whose cells can be read one by one, whatever its type: bytes become text, by UTF-8."""
+    import pandas as pd
+
+    dtype = values.dtype
+    binary = isinstance(dtype, pd.CategoricalDtype) and any(isinstance(label, _BYTES) for label in dtype.categories)
+    nested = isinstance(dtype, pd.ArrowDtype) and dtype.kind == "O"  # bytes, dictionaries, lists
+    if binary or nested or isinstance(dtype, pd.SparseDtype) or dtype == np.clongdouble:  # pandas fails on some
+        values = pd.Series(list(values.array), index=values.index, dtype=object, name=values.name)
+    if values.dtype != object or is_text(values) or not any(isinstance(value, _BYTES) for value in values):
+        return values
+    cells = [decode_cell(value) if isinstance(value, _BYTES) else value for value in values]
+    return pd.Series(cells, index=values.index, dtype=object, name=values.name)
+
+
 def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
     """Return, for each value of a column, its index among the distinct values (int64), and the list of these values.
 
@@ -568,10 +596,9 @@ def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any
 
     if isinstance(values.dtype, pd.DatetimeTZDtype):
         values = values.dt.tz_convert("UTC")  # pandas crashes on times before a zone's first transition
-    if isinstance(values.dtype, pd.StringDtype):
-        values = values.astype(object)
-    # pandas before version 3 considers texts equal that differ only after a NUL character.
-    if values.dtype != object or (is_text(values) and "\0" not in "".join(values[values.notna()])):
+    if isinstance(values.dtype, pd.StringDtype) or (values.dtype == object and is_text(values)):
+        return _distinct_texts(values)
+    if values.dtype != object:
         which, found = pd.factorize(values)
         return which, list(found)
     known: dict[tuple[type, Any], int] = {}
@@ -585,6 +612,27 @@ def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any
             distinct.append(value)
         which[row] = at
     return which, distinct
+
+
+def _distinct_texts(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return :func:`distinct_values` of texts and missing values.
+
+    pandas before version 3 considers texts equal that differ only after a NUL character.
+    """
+    if len(values) >= _MANY:
+        import pyarrow as pa  # several times as fast, but takes a while to import
+
+        try:
+            texts = pa.chunked_array(pa.array(values, pa.large_string(), from_pandas=True)).combine_chunks()
+            found = texts.dictionary_encode()
+        except UnicodeEncodeError:  # half a surrogate pair, which Arrow cannot hold
+            pass
+        else:
+            return found.indices.fill_null(-1).to_numpy().astype(np.int64), found.dictionary.to_pylist()
+    known: dict[Any, int] = {}
+    gone = values.isna().to_numpy(dtype=bool).tolist()
+    which = [-1 if no else known.setdefault(text, len(known)) for text, no in zip(values, gone, strict=True)]
+    return np.array(which, dtype=np.int64), list(known)
 
 
 def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
@@ -601,6 +649,15 @@ def is_text(values: pd.Series[Any]) -> bool:
         return pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
     except ArithmeticError:  # pandas fails on a signalling NaN
         return False
+
+
+def holds_text(values: pd.Series[Any]) -> bool:
+    """Return whether a column holds only text, bytes and missing values, also as pandas categories."""
+    import pandas as pd
+
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = pd.Series(values.dtype.categories, dtype=object)
+    return is_text(readable(values))
 
 
 def is_missing(value: Any) -> bool:

@@ -36,6 +36,7 @@ from fedsynth.schema.columns import (
     is_missing,
     is_text,
     missing_spellings,
+    readable,
     sound_bounds,
 )
 from fedsynth.schema.derive import ColumnLink, Rule, check_computed, computed_form, forbidden_cells, links_of
@@ -194,8 +195,8 @@ class Schema:
         the rows left out, and :meth:`Table.findings <fedsynth.rows.Table.findings>` says what was left out or changed.
         The encoding of a row depends on that row and the schema alone, not on the dtypes that other rows give the
         columns. This begins with the frame: an integer beyond 2^53 in a column that a missing value turned into doubles
-        has lost its last digits, and "007" is 7 if ``pandas.read_csv`` took it for a number (read such columns as
-        text). Raises :class:`SchemaError` only for a missing column, and for two of one name.
+        has lost its last digits, and "007" is 7 if ``pandas.read_csv`` took it for a number (read files with
+        :func:`fedsynth.read_table`). Raises :class:`SchemaError` only for a missing column, and for two of one name.
         """
         table = self.assembled(self.encode_column(column, frame) for column in self.asked)
         ignored = self.ignored(map(str, frame.columns))
@@ -248,8 +249,6 @@ class Schema:
 
         Raises :class:`SchemaError` if the frame lacks the column, or has several of its name.
         """
-        import pandas as pd
-
         if column.name not in frame.columns:
             raise SchemaError(
                 f"column {column.name!r} is missing; add it to the table, or remove it from the schema "
@@ -258,8 +257,7 @@ class Schema:
         values = frame[column.name]
         if values.ndim > 1:
             raise SchemaError(f"the table has several columns {column.name!r}; keep one of them")
-        if isinstance(values.dtype, pd.SparseDtype) or values.dtype == np.clongdouble:  # pandas fails on some of these
-            values = pd.Series(list(values.array), dtype=object)
+        values = readable(values)
         return with_examples(column.encode(values, self._missing(column, values)), values)
 
     def problems(self, frame: pd.DataFrame) -> list[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import SchemaError
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
+from fedsynth.schema.canonical import decode_cell
 from fedsynth.schema.columns import Column, Encoded
 from fedsynth.schema.misfits import repeated
 
@@ -30,36 +31,50 @@ _NULLABLE: dict[Any, Any] = {
 }
 
 
-def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
+def frame_of(table: Any, *, typed: bool = False, strict: bool = False) -> pd.DataFrame:
     """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values.
 
-    Columns are made :func:`readable` first, to which ``strict`` belongs.
+    Columns are made :func:`readable` first, to which ``typed`` and ``strict`` belong.
     """
     columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
-        column = readable(name, given, strict=strict)
+        column = readable(name, given, typed=typed, strict=strict)
         mapper = _NULLABLE.get if column.null_count else None
         columns[name] = column.to_pandas(types_mapper=mapper, date_as_object=False)
     return pd.DataFrame(columns)
 
 
-def readable(name: str, column: Any, *, strict: bool = False) -> Any:
+def readable(name: str, column: Any, *, typed: bool = False, strict: bool = False) -> Any:
     """Convert an Arrow ``column`` (a chunked array) called ``name`` to a type that the columns of schemas can read.
 
-    Dictionary-encoded columns are replaced by their values. Times with a time zone are converted to UTC, because pandas
-    crashes on times before a zone's first transition. In text that is not UTF-8, invalid bytes are replaced by U+FFFD;
-    other texts are unaffected. ``strict`` keeps the types, and refuses such text with :class:`SchemaError`.
+    Binary columns become text: a cell of bytes among texts makes a whole column binary. In text that is not UTF-8,
+    invalid bytes are replaced by U+FFFD; other cells are unaffected. Dictionary-encoded columns are replaced by their
+    values. Times with a time zone are converted to UTC, because pandas crashes on times before a zone's first
+    transition. ``typed`` keeps dictionaries of valid text and time zones, for readers other than schemas; ``strict``
+    refuses columns of text that is not UTF-8 with :class:`SchemaError`.
     """
-    if not strict and pa.types.is_dictionary(column.type):
+    if pa.types.is_dictionary(column.type):
+        if typed and not is_binary(column.type.value_type) and _is_valid(column):
+            return column
         column = column.cast(column.type.value_type)
-    if not strict and pa.types.is_timestamp(column.type) and column.type.tz is not None:
+    if not typed and pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
-    return _whole_text(name, column, strict=strict) if is_text(column.type) else column
+    if is_binary(column.type) or (is_text(column.type) and not _is_valid(column)):
+        if strict and is_text(column.type):
+            raise SchemaError(f"column {name!r} holds text that is not UTF-8; write it as UTF-8")
+        return _decoded(column)
+    return column
 
 
 def is_text(kind: Any) -> bool:
     """Return whether an Arrow type is a text type."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_binary(kind: Any) -> bool:
+    """Return whether an Arrow type is one of bytes."""
+    fixed = pa.types.is_fixed_size_binary(kind)  # false for decimals, which have this layout
+    return bool(fixed or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def encode(schema: Schema, table: Any, persons: NDArray[np.uint64] | None = None) -> Table:
@@ -91,13 +106,20 @@ def in_parts(table: Any, rows: int) -> Iterator[Any]:
         yield table.slice(start, rows)
 
 
-def _whole_text(name: str, column: Any, *, strict: bool) -> Any:
+def _is_valid(column: Any) -> bool:
+    """Return whether all text of a column is UTF-8."""
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        if strict:
-            raise SchemaError(f"column {name!r} holds text that is not UTF-8; write it as UTF-8") from error
-        cells = column.cast(pa.large_binary()).to_pylist()
-        text = [None if cell is None else cell.decode("utf-8", "replace") for cell in cells]
-        return pa.chunked_array([pa.array(text, pa.large_string())])
-    return column
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _decoded(column: Any) -> Any:
+    """Return a column of bytes, or of text that is not UTF-8, as text, cell by cell."""
+    held = column.cast(pa.large_binary())
+    text = held.cast(pa.large_string(), safe=False)  # of the same bytes
+    if _is_valid(text):
+        return text
+    cells = (None if cell is None else decode_cell(cell) for cell in held.to_pylist())
+    return pa.chunked_array([pa.array(cells, pa.large_string())])

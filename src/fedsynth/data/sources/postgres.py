@@ -67,28 +67,31 @@ _FAMILIES = {
     **dict.fromkeys(("int2", "int4", "int8"), "integer"),
     **dict.fromkeys(("float4", "float8"), "float"),
     **dict.fromkeys(("text", "varchar", "bpchar", "name", "citext", "uuid", "enum"), "text"),
-    **{name: name for name in ("numeric", "bool", "date", "timestamp", "timestamptz")},
+    **{name: name for name in ("numeric", "bool", "date", "timestamp", "timestamptz", "bytea")},
 }
 
-# How each kind of column reads each family of types: text where text matters, everything else in binary.
+# How each kind of column reads each family of types: text where text matters, everything else in binary. Bytes become
+# text only here (fedsynth.data.sources.arrow): in the database, bytes that are not UTF-8 would stop the statement.
 _AS_IT_IS, _TEXT, _DOUBLE, _WHOLE = "{}", "{}::text", "{}::float8", "{}::int4"
+_DIGITS = "NULLIF({}, 'NaN')::text"  # all of them: a double has no more than 17
+_TEXTS = {"text": _TEXT, "bytea": _AS_IT_IS}
 _READS: dict[str, dict[str, str]] = {
     "label": {
-        **dict.fromkeys(("text", "integer", "bool", "date", "timestamp", "timestamptz"), _TEXT),
-        **dict.fromkeys(("numeric", "float"), "NULLIF({}, 'NaN')::text"),
+        **_TEXTS, **dict.fromkeys(("integer", "bool", "date", "timestamp", "timestamptz"), _TEXT),
+        **dict.fromkeys(("numeric", "float"), _DIGITS),
     },
-    "number": {"text": _TEXT, "integer": _AS_IT_IS, "bool": _WHOLE, "numeric": _DOUBLE, "float": _DOUBLE},
-    "boolean": {"text": _TEXT, "integer": _AS_IT_IS, "bool": _AS_IT_IS, "numeric": _DOUBLE, "float": _DOUBLE},
-    "time": {"text": _TEXT, "date": _AS_IT_IS, "timestamp": _AS_IT_IS},
-    "aware time": {"text": _TEXT, "date": _AS_IT_IS, "timestamp": _AS_IT_IS, "timestamptz": _AS_IT_IS},
+    "number": {**_TEXTS, "integer": _AS_IT_IS, "bool": _WHOLE, "numeric": _DOUBLE, "float": _DOUBLE},
+    "boolean": {**_TEXTS, "integer": _AS_IT_IS, "bool": _AS_IT_IS, "numeric": _DOUBLE, "float": _DOUBLE},
+    "time": {**_TEXTS, "date": _AS_IT_IS, "timestamp": _AS_IT_IS},
+    "aware time": {**_TEXTS, "date": _AS_IT_IS, "timestamp": _AS_IT_IS, "timestamptz": _AS_IT_IS},
     "anything": {
-        "text": _TEXT, "integer": _AS_IT_IS, "numeric": _DOUBLE, "float": _DOUBLE, "bool": _AS_IT_IS, "date": _AS_IT_IS,
+        **_TEXTS, "integer": _AS_IT_IS, "numeric": _DIGITS, "float": _DOUBLE, "bool": _AS_IT_IS, "date": _AS_IT_IS,
         "timestamp": _AS_IT_IS, "timestamptz": _AS_IT_IS,
     },
 }  # fmt: skip
 # How a counted column is compared: a cast of the value that is read, and the resulting ibis type.
 _COUNTED = {
-    **dict.fromkeys([("label", kind) for kind in _READS["label"]], ('({}) COLLATE "C"', "string")),
+    **dict.fromkeys([("label", kind) for kind in _READS["label"] if kind != "bytea"], ('({}) COLLATE "C"', "string")),
     **dict.fromkeys([(role, kind) for role in ("number", "boolean") for kind in ("numeric", "float")],
                     ("{}", "float64")),
     **dict.fromkeys([("number", "integer"), ("number", "bool"), ("boolean", "integer")], ("{}", "int64")),
@@ -97,11 +100,13 @@ _COUNTED = {
                     ("({})::timestamp", "timestamp")),
     ("aware time", "timestamptz"): ("(({}) AT TIME ZONE 'UTC')", "timestamp"),
 }  # fmt: skip
-# The canonical text of a text (fedsynth.schema.canonical.canonical_text): of a number without an exponent, of one with
-# one, of a time (its zone, fraction, seconds and midnight), and of a boolean.
+# The canonical text of a text (fedsynth.schema.canonical.canonical_text): of a number without an exponent (its sign,
+# the zero before its point, those at its end), of one with one, of a time (its zone, fraction, seconds and midnight),
+# and of a boolean.
+_SIGNED = "regexp_replace(regexp_replace(VALUE, '^[+]', ''), '^(-?)[.]', '\\10.')"
 _CANONICAL = f"""CASE
 WHEN VALUE ~ '^{DECIMAL}$' THEN regexp_replace(
-  CASE WHEN VALUE ~ '[.]' THEN regexp_replace(VALUE, '[.]?0+$', '') ELSE VALUE END, '^-0$', '0')
+  CASE WHEN VALUE ~ '[.]' THEN regexp_replace({_SIGNED}, '[.]?0*$', '') ELSE {_SIGNED} END, '^-0$', '0')
 WHEN VALUE ~ '^{POWER}$' THEN trim_scale(VALUE::numeric)::text
 WHEN VALUE ~ '^{TIME}$' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(VALUE,
   '(Z|[+][0-9:]+)$', '+00:00'),
@@ -332,8 +337,9 @@ def counted_value(column: Column, family: str, typed: str, missing_values: Seque
     """
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:
+        held = "bytes" if family == "bytea" else "text"
         raise Unsupported(
-            f"column {column.name!r} holds text but the schema declares a {column.kind} column; cast the column "
+            f"column {column.name!r} holds {held} but the schema declares a {column.kind} column; cast the column "
             "in a view, or let the site read its rows (without counted in site.toml)"
         )
     cast, kind = _COUNTED[role_of(column), family]
