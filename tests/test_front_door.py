@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsuppor
 from fedsynth.federation.local import LocalNoise
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import name_of
+from fedsynth.persons import identify
 from fedsynth.platforms import POSIX
 from fedsynth.rows import Table
 from fedsynth.runs.job import Job
@@ -61,7 +64,9 @@ def test_from_a_frame_to_a_report(tmp_path: Path) -> None:
     assert len(made.sample(1000)) == 1000
     assert set(made.sample(50, where={"sex": "f"})["sex"]) == {"f"}
     assert made.statement is not None
-    assert str(made.statement).startswith("NOT FOR PUBLICATION: The synthetic data are (1, 1e-06)-differentially")
+    assert str(made.statement).startswith(
+        "NOT FOR PUBLICATION: Whoever ran this saw all rows. Against everybody else, the synthetic data are (1, 1e-06)-"
+    )
     found = fs.evaluate(
         made, train=train, holdout=held, target="income", metrics=["column-similarity", "membership-inference"]
     )
@@ -80,7 +85,9 @@ def test_the_guarantee_travels_with_the_model(fitted: fs.Synthesizer, tmp_path: 
     again = fs.load(tmp_path / "model.fedsynth")
     assert again.statement == fitted.statement
     assert again.statement is not None
-    assert again.statement.headline == "(1, 1e-06)-differentially private"
+    assert again.statement.headline == "(1, 1e-06)-differentially private against everybody except whoever ran this"
+    assert again.statement.simulated
+    assert again.statement.records == pytest.approx(fitted.model.total)
     assert again.releases == fitted.releases
     assert [one.query for one in again.releases] == ["sum counts"]
     assert again.releases[0].share == pytest.approx(1.0)
@@ -89,16 +96,14 @@ def test_the_guarantee_travels_with_the_model(fitted: fs.Synthesizer, tmp_path: 
     assert again.statement.text in text
     assert "sum counts" in text
     assert "&lt;" not in again._repr_html_().split("<pre>")[0]
-    assert repr(again) == (
-        f"<Synthesizer: oneshot, 3 columns, {again._records} records, (1, 1e-06)-differentially private>"
-    )
+    assert repr(again) == (f"<Synthesizer: oneshot, 3 columns, {again._records} records, {again.statement.headline}>")
 
 
 def test_a_method_that_is_called_by_hand_states_its_guarantee_too() -> None:
     federation = fs.federate([people(500, 0)], SCHEMA, fs.Budget(1, 1e-6), trust=LocalNoise(), seed=1)
     made = OneShot().fit(federation)
-    assert made.statement == federation.statement
     assert made.statement is not None
+    assert replace(made.statement, records=None) == federation.statement
     assert made.statement.seeded
     assert made.releases == federation.ledger.summary()
 
@@ -337,17 +342,17 @@ def test_what_is_no_number_is_refused_with_the_name_of_the_parameter(given: dict
 
 def test_numbers_of_numpy_are_numbers() -> None:
     """As loops over np.linspace and the largest count of a column's values give them."""
-    frame = people(300, 0)
+    frame = people(300, 0).assign(who=np.arange(300) // 2)
+    told: dict[str, Any] = {"method": "oneshot", "person": "who", "seed": 3}
     made = fs.fit(
         frame,
         SCHEMA,
         epsilon=np.float64(1),
         delta=np.float32(1e-6),  # type: ignore[arg-type]
-        method="oneshot",
-        rows_per_person=np.int64(2),  # type: ignore[arg-type]
-        seed=np.int64(3),  # type: ignore[arg-type]
+        rows_per_person=np.int64(2),
+        **{**told, "seed": np.int64(3)},
     )
-    again = fs.fit(frame, SCHEMA, epsilon=1, delta=float(np.float32(1e-6)), method="oneshot", rows_per_person=2, seed=3)
+    again = fs.fit(frame, SCHEMA, epsilon=1, delta=float(np.float32(1e-6)), rows_per_person=2, **told)
     assert str(made) == str(again)
     pd.testing.assert_frame_equal(made.sample(50, rng=0), again.sample(50, rng=0))
     unit = fs.Unit(rows=np.int64(2))  # type: ignore[arg-type]
@@ -379,8 +384,81 @@ def test_a_path_is_no_schema_and_one_name_is_one_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "says"),
-    [(1, 0.999, "delta = 0.999 is above 1 / rows"), (1, 0.01, "above 1 / rows"), (1000, 1e-6, "excludes hardly any")],
+    [
+        (1, 0.999999, "delta = 0.999999 is above 0.01"),
+        (1, 0.01, "delta = 0.01 is above 1 / 300, one over the 300 rows"),
+        (1000, 1e-6, "excludes hardly any"),
+    ],
 )
-def test_a_guarantee_that_says_little_is_not_passed_over(epsilon: float, delta: float, says: str) -> None:
+def test_a_guarantee_that_says_little_is_not_passed_over(
+    epsilon: float, delta: float, says: str, tmp_path: Path
+) -> None:
+    """The caller is warned, and so is whoever gets the model."""
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "method": "oneshot", "public_sizes": True}
     with pytest.warns(UserWarning, match=says):
-        fs.fit(people(300, 0), SCHEMA, epsilon=epsilon, delta=delta, method="oneshot")
+        made = fs.fit(people(300, 0), SCHEMA, weak_delta=True, **asked)
+    made.save(tmp_path / "model.fedsynth")
+    again = fs.load(tmp_path / "model.fedsynth").statement
+    assert again is not None
+    assert says in again.text
+    assert again.headline.startswith(f"({epsilon}, {delta!r})-differentially private")
+    if delta > 0.01:
+        with pytest.raises(InvalidParameter, match=r"delta = 0\.999999 is above 0\.01: .*weak_delta=True"):
+            fs.fit(people(300, 0), SCHEMA, **asked)
+        with pytest.raises(InvalidParameter, match="weak_delta=True"):
+            fs.federate([people(300, 0)], SCHEMA, fs.Budget(epsilon, delta), trust=LocalNoise())
+
+
+def test_a_limit_on_the_rows_of_persons_needs_the_persons() -> None:
+    """rows_per_person = 3 dropped no row, and the statement spoke of each person with up to 3 rows."""
+    frame = people(300, 0)
+    for limit in ({"rows_per_person": 3}, {"sites_per_person": 2}):
+        with pytest.raises(InvalidParameter, match=r"limit nobody unless a column tells persons apart: .*--person"):
+            fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", **limit)  # type: ignore[arg-type]
+        with pytest.raises(InvalidParameter, match="limit nobody"):
+            fs.fit(SCHEMA.encode(frame), SCHEMA, epsilon=1, delta=1e-6, method="oneshot", **limit)  # type: ignore[arg-type]
+    named = frame.assign(who=np.arange(300) // 3)
+    made = fs.fit(named, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", rows_per_person=3, person="who")
+    assert made.statement is not None
+    assert "each person with up to 3 rows at one site" in made.statement.sentence
+    # Tables whose persons have no more are as good.
+    table = replace(SCHEMA.encode(frame), persons=identify(named["who"]))
+    assert fs.fit(table, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", rows_per_person=3).statement is not None
+    with pytest.raises(InvalidParameter, match="more than 2 rows"):
+        fs.fit(table, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", rows_per_person=2)
+
+
+def test_rows_that_are_given_twice_are_warned_of() -> None:
+    frame = people(300, 0)
+    with pytest.warns(UserWarning, match="sites north, south have the same rows, 300 each"):
+        fs.federate(
+            {"north": frame, "south": frame, "east": people(300, 1)}, SCHEMA, fs.Budget(1, 1e-6), trust=LocalNoise()
+        )
+    with pytest.warns(UserWarning, match="sites north, south have the same rows"):
+        fs.fit({"north": frame, "south": frame.copy()}, SCHEMA, epsilon=1, delta=1e-6, method="oneshot")
+    few = people(3, 0)
+    with pytest.warns(UserWarning, match="have the same rows, 3 each"):
+        fs.federate([few, few], SCHEMA, fs.Budget(1, 1e-6), trust=LocalNoise())
+    fs.federate([few, few.copy()], SCHEMA, fs.Budget(1, 1e-6), trust=LocalNoise())  # may be chance
+
+
+def test_hold_out_rows_that_were_fitted_to_are_warned_of() -> None:
+    pytest.importorskip("sklearn")
+    schema = fs.Schema((*SCHEMA.columns, fs.Numeric("weight", 0, 200, bins=4)))
+    frame = people(600, 0).assign(weight=np.linspace(40, 120, 600))
+    made = fs.fit(frame, schema, epsilon=1, delta=1e-6, method="oneshot")
+    asked: dict[str, Any] = {"metrics": ["column-similarity"]}
+    with pytest.raises(InvalidParameter, match="holdout is the frame that was fitted to"):
+        fs.evaluate(made, train=frame, holdout=frame, **asked)
+    with pytest.raises(InvalidParameter, match="holdout is the frame"):
+        fs.evaluate(made, train={"north": frame[:50], "south": frame}, holdout=frame, **asked)
+    with pytest.warns(UserWarning, match="200 of the 200 hold-out rows are among the real rows"):
+        fs.evaluate(made, train=frame, holdout=frame.sample(200, random_state=0), **asked)
+    fs.evaluate(made, train=frame, holdout=people(200, 7).assign(weight=np.linspace(50, 90, 200)), **asked)
+
+
+def test_hold_out_rows_of_few_values_may_be_among_the_real_rows_by_chance() -> None:
+    pytest.importorskip("sklearn")
+    frame = people(600, 0).assign(age=30)
+    made = fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="oneshot")
+    fs.evaluate(made, train=frame, holdout=people(200, 1).assign(age=30), metrics=["column-similarity"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.methods import Method, all_methods, find_method
-from fedsynth.methods.registry import declared, name_of, options_of
+from fedsynth.methods.registry import declared, name_of, options_of, rest_on_method
 from fedsynth.privacy.cost import ONE_ROW, Unit
 from fedsynth.progress import Progress, shown
 from fedsynth.rows import Table
@@ -109,6 +109,8 @@ def fit(
     sites_per_person: int = 1,
     person: str = "",
     public_sizes: bool = False,
+    unproved: Sequence[str] = (),
+    weak_delta: bool = False,
     seed: int | None = None,
     progress: bool | Progress = False,
 ) -> Synthesizer:
@@ -135,9 +137,15 @@ def fit(
     target
         The column to predict, for methods that have an option of this name.
     rows_per_person, sites_per_person
-        The unit of protection: a person with at most so many rows at each of so many sites.
+        The unit of protection: a person with at most so many rows at each of so many sites. More than 1 needs
+        ``person``.
     person
         Column that tells persons apart; no more of a person's rows are used than the unit says.
+    unproved
+        Classes of other packages (``package.module:Class``) on which the guarantee may rest although fedsynth does not
+        prove them: a query, trust, method or source that is not named here makes the result not for publication.
+    weak_delta
+        The yes that a ``delta`` above .01 needs.
     public_sizes
         Treat each site's number of rows as public.
     seed
@@ -147,11 +155,12 @@ def fit(
 
     The synthesizer has the run's :attr:`~fedsynth.models.synthesizer.Synthesizer.statement` and a summary of its
     ledger. For the ledger itself, call :func:`~fedsynth.federation.simulate.federate` and the method's ``fit``. A
-    ``UserWarning`` says if the guarantee is weak: for a ``delta`` above 1 / rows, or an unusually large ``epsilon``.
-    Raises :class:`Unsupported` for an unknown method, trust or option, and for a method that does not run under the
-    trust; :class:`InvalidParameter` for values out of range; and :class:`SchemaError` for rows that do not fit the
-    schema.
+    ``UserWarning`` says if the guarantee is weak, as the statement does: for a ``delta`` above 1 / rows, or an
+    unusually large ``epsilon``. Raises :class:`Unsupported` for an unknown method, trust or option, and for a method
+    that does not run under the trust; :class:`InvalidParameter` for values out of range, and for rows of persons whom
+    no column tells apart; and :class:`SchemaError` for rows that do not fit the schema.
     """
+    from fedsynth.data.sources import plugin_of
     from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.simulate import federate, have_types
     from fedsynth.runs.run import with_hidden_groups
@@ -175,6 +184,7 @@ def fit(
         target=target,
         options=given,
         trust_options=trust_options or {},
+        weak_delta=weak_delta,
     )
     if target:
         schema.plain().index(target)
@@ -195,15 +205,22 @@ def fit(
             public_sizes=public_sizes,
             exact=not registered.private,
             queries=registered.queries,
+            unproved=unproved,
+            weak_delta=weak_delta,
             progress=report,
         )
+        for one in sites.values():
+            if isinstance(one, str) and (place := plugin_of(one)):
+                federation.rests_on("source", one.partition("://")[0], place)
+        rest_on_method(fitted, federation)
         agreed = Agreement.of(federation.terms, len(rows), job.method, fitted, federation.agreement.roster)
         typed = have_types(sites.values(), schema, person)  # files have the types that they have
         federation = replace(federation, agreed=agreed, typed_elsewhere=typed)
         report(job.method, 0, 1)  # methods of few rounds report no steps of their own
         made = with_hidden_groups(fitted.fit(federation), federation, target)[0]
         report(job.method, 1, 1)
-    for text in federation.statement.warnings(sum(map(len, rows.values()))):
+    assert made.statement is not None
+    for text in made.statement.warnings:
         warnings.warn(text, stacklevel=2)
     return made
 
@@ -272,6 +289,6 @@ def advise(
     settings = settings_of(trust_named(trust, trust_options or {}))
     terms = Terms(schema, budget_of(epsilon, delta), trust, settings, unit, public_sizes)
     planned = plan.PlannedRun(terms, rows, sites, partition)
-    built = {name: Job(name, epsilon, delta).build_method(schema) for name in (methods or able)}
+    built = {name: Job(name, epsilon, delta, weak_delta=True).build_method(schema) for name in (methods or able)}
     with shown(progress) as report:
         return plan.advise(planned, built, wanted=wanted, tables=tables, seconds=seconds, progress=report)

@@ -57,7 +57,7 @@ class Incomplete(FedsynthError):
 
 
 class DataWarning(UserWarning):
-    """Rows, values or columns of a table were left out or changed because they do not fit the schema.
+    """Rows, values or columns of a table were left out or changed because they do not fit the schema, or given twice.
 
     The message gives counts and quotes a few values of real rows: show it to people who may see the rows.
     """

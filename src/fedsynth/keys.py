@@ -42,6 +42,17 @@ _valid: set[tuple[bytes, bytes, bytes]] = set()
 _MOST_VALID = 2**14
 
 
+class SecretBytes(bytes):
+    """Secret bytes that no text shows: printed, or as the value of a variable in a traceback, they say their number."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} secret bytes>"
+
+    __str__ = __repr__
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # One party's keys
 
@@ -53,6 +64,7 @@ class Keys:
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "secret", SecretBytes(self.secret))
         if len(self.secret) < KEY_BYTES:
             raise InvalidParameter("a party's secret needs 32 random bytes; take them from os.urandom(32)")
 
@@ -96,7 +108,7 @@ class Keys:
         """
         sender, sealed = bytes(box[:KEY_BYTES]), memoryview(box)[KEY_BYTES:]
         try:
-            between = _private(self._private)[0].exchange(X25519PublicKey.from_public_bytes(sender))
+            between = SecretBytes(_private(self._private)[0].exchange(X25519PublicKey.from_public_bytes(sender)))
         except ValueError as error:  # an invalid key, or a point of low order
             raise _not_ours() from error
         return decrypted(derive(between, "box", sender, *context), sealed, *context)
@@ -130,7 +142,7 @@ def seal(public: bytes, seed: bytes, plain: bytes, *context: str | bytes) -> tup
     that :meth:`Keys.unseal` opens, with the same ``context``. They are not joined, to avoid copying a large content.
     """
     private, sender = _private(seed)
-    between = private.exchange(X25519PublicKey.from_public_bytes(public[KEY_BYTES:]))
+    between = SecretBytes(private.exchange(X25519PublicKey.from_public_bytes(public[KEY_BYTES:])))
     return sender, encrypted(derive(between, "box", sender, *context), plain, *context)
 
 
@@ -138,9 +150,10 @@ def seal(public: bytes, seed: bytes, plain: bytes, *context: str | bytes) -> tup
 # Single operations, for protocols with keys of one run
 
 
-def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
+def derive(key: bytes, *context: str | bytes, keys: int = 1) -> SecretBytes:
     """Return 32 bytes (times ``keys``) derived from ``key`` for the use that ``context`` names (HKDF, RFC 5869)."""
-    return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
+    made = HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context))
+    return SecretBytes(made.derive(key))
 
 
 def digest(*context: str | bytes) -> bytes:
@@ -184,7 +197,7 @@ def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -
     shared = _shared.get(pair)
     if shared is None:
         try:
-            shared = opened.exchange(X25519PublicKey.from_public_bytes(public))
+            shared = SecretBytes(opened.exchange(X25519PublicKey.from_public_bytes(public)))
         except ValueError as error:  # a point of low order: everybody would know what is shared
             raise Refused("the public key of another site is invalid; start the run again without that site") from error
         if len(_shared) >= _MOST_SHARED:

@@ -86,6 +86,41 @@ def keep_sites(
     }
 
 
+def require_one_row(rows: int, sites: int) -> None:
+    """Raise :class:`InvalidParameter` unless both limits are 1: rows that nobody assigns to persons have no others."""
+    if (rows, sites) != (1, 1):
+        raise InvalidParameter(
+            f"rows per person = {rows} and sites per person = {sites} limit nobody unless a column tells "
+            "persons apart: name it (--person COLUMN, person= in Python), or leave both out to protect single rows"
+        )
+
+
+def require_limited(persons: Mapping[str, NDArray[np.uint64] | None], most: int, most_sites: int) -> None:
+    """Raise :class:`InvalidParameter` if a person has more than ``most`` rows at a site, or rows at too many sites.
+
+    ``persons`` has, by site, the person of each row (:func:`identify`), or ``None`` if they are not known. A person
+    with no more than ``most`` rows at all sites together may be at any number of sites: no release then costs that
+    person more than one with as many rows at one site. Single rows (both limits are 1) need no persons.
+    """
+    if (most, most_sites) == (1, 1):
+        return
+    known = [found for found in persons.values() if found is not None]
+    if len(known) < len(persons):
+        require_one_row(most, most_sites)
+    each = [np.unique(found, return_counts=True) for found in known]
+    ids = np.concatenate([found for found, _ in each])
+    _, which = np.unique(ids, return_inverse=True)
+    rows = np.concatenate([counts for _, counts in each])
+    total, sites = np.bincount(which, rows), np.bincount(which)
+    at_one = np.zeros(len(total))
+    np.maximum.at(at_one, which, rows)
+    if ((total > most) & ((at_one > most) | (sites > most_sites))).any() or UNKNOWN in ids:
+        raise InvalidParameter(
+            f"a person of these tables has more than {most} rows at a site, or rows at more than {most_sites} "
+            "sites, or a row is of nobody; leave rows out first, or pass data frames and the person column (person=)"
+        )
+
+
 def identify(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> NDArray[np.uint64]:
     """Return an integer for the person of each row, shape ``(rows,)``; equal identifiers have equal integers.
 

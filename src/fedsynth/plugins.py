@@ -7,14 +7,33 @@ a source of rows (:func:`fedsynth.data.sources.open_source`) and the kinds of qu
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsynth.errors import Unsupported
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+_HOME = Path(__file__).parent
+
+
+def place_of(kind: type) -> str:
+    """Return a class as ``package.module:Class``."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def built_in(kind: type) -> bool:
+    """Whether a class is one that a file of fedsynth's own package holds under its name, whatever it says it is.
+
+    It is not proof against code that changes fedsynth's modules: nothing in one process is.
+    """
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return bool(file) and Path(file).is_relative_to(_HOME) and getattr(module, kind.__qualname__, None) is kind
 
 
 def installed(group: str, own: Collection[str] = (), name: str | None = None) -> dict[str, EntryPoint]:

@@ -92,7 +92,8 @@ def test_a_plan_is_made_read_approved_and_kept_to(schema, tmp_path):
     shown = fedsynth("plan", "--show", out)
     assert f"plan {plan.digest}" in shown.stdout
     assert "1 x sum counts (gaussian)" in shown.stdout
-    assert "(100.0% of the budget)" in shown.stdout
+    assert shown.stdout.count(" in all\n") == 1
+    assert "together rho 0.02436, 100.0% of the budget" in shown.stdout
     assert answer("plan", "--show", out)["digest"] == plan.digest
     policy = policy_from_toml(
         {

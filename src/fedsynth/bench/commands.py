@@ -15,6 +15,7 @@ from fedsynth import errors
 from fedsynth.cli.adapter import Fields
 from fedsynth.cli.options import say
 from fedsynth.files import read_text, write_whole
+from fedsynth.privacy.cost import in_full
 from fedsynth.progress import shown
 from fedsynth.runs.job import Job
 
@@ -82,7 +83,7 @@ def compare(
     from fedsynth.methods import find_method
     from fedsynth.runs.split import read_rows
 
-    made = job(sites=sites)
+    made = job(sites=sites, weak_delta=True)  # scores of real rows, which nothing protects
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
@@ -108,7 +109,7 @@ def compare(
             progress=progress,
         )
     private = find_method(made.method).private and not made.budget.exact
-    cost = f"epsilon {made.epsilon:g}, delta {made.delta:g}" if private else "NOT PRIVATE"
+    cost = f"epsilon {in_full(made.epsilon)}, delta {in_full(made.delta)}" if private else "NOT PRIVATE"
     trust = made.trust if find_method(made.method).runs_under(made.trust) else "trusted"
     setting = f"{made.method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
     by_arm = values_by_arm(found)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedsynth.bench import grid, spec
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.evaluation.comparison import ARMS
+from fedsynth.evaluation.comparison import ARMS, NOT_COVERED
 from fedsynth.federation.names import default_trust
 from fedsynth.methods import find_method
 from fedsynth.progress import Progress, shown
@@ -22,7 +22,7 @@ from fedsynth.schema import Schema
 _SCORES = ["metric", "method", "trust", "epsilon", "arm"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MethodComparison:
     """Scores of methods on rows held out, of which none is private: they are computed from real rows.
 
@@ -39,10 +39,12 @@ class MethodComparison:
         return self.frame.groupby(_SCORES, sort=False)["value"].agg(["mean", "std"])
 
     def __str__(self) -> str:
-        return str(self.means.round(3).to_string())
+        return f"{self.means.round(3).to_string()}\n{NOT_COVERED}"
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return str(self.means.round(3).to_html())
+        return f"{self.means.round(3).to_html()}<p>{NOT_COVERED}</p>"
 
 
 def compare(
@@ -105,7 +107,7 @@ def compare(
     # Checked here, since the grid would report a run that it cannot make in terms of a specification.
     under: dict[str, list[str]] = {}
     for method, options in named.items():
-        job = Job(method, limits[0], delta, trust=trust, options=options, trust_options=settings)
+        job = Job(method, limits[0], delta, weak_delta=True, trust=trust, options=options, trust_options=settings)
         job.build_method()
         job.build_trust()
         under.setdefault(trust if find_method(method).runs_under(trust) else "trusted", []).append(method)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _RARE = (
     *("records", "seed", "rows", "workload", "public_sizes", "sites_per_person", "person", "format"),
-    *("spreadsheet_safe", "options", "trust_options", "device", "json_"),
+    *("spreadsheet_safe", "options", "trust_options", "weak_delta", "unproved", "device", "json_"),
 )  # options of `simulate` that --help-all shows
 
 
@@ -384,7 +384,6 @@ def _report(
     unmeasured: str = "",
 ) -> None:
     scores = [] if evaluation is None else list(evaluation.scores)
-    warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
     if json_:
         facts = {
             "out": str(out),
@@ -398,7 +397,7 @@ def _report(
             "lost_sites": outcome.lost,
             "ledger": outcome.ledger.to_json(),
             "statement": outcome.statement.to_json(),
-            "warnings": warnings,
+            "warnings": outcome.statement.warnings,
             "resolution": outcome.synthesizer.info["resolution"],
             "report": None if page is None else str(page),
         }
@@ -420,8 +419,6 @@ def _report(
     print(outcome.ledger)
     print()
     print(outcome.statement.text)
-    for warning in warnings:
-        print(f"WARNING: {warning}")
     if outcome.hidden.lines:
         print("\n" + "\n".join(outcome.hidden.lines))
     if outcome.lost:

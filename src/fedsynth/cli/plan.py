@@ -15,6 +15,7 @@ from msgspec import Meta
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
 from fedsynth.cli.options import say
+from fedsynth.privacy.cost import ROUNDING, in_full, rounded_up
 from fedsynth.progress import shown
 from fedsynth.runs.job import Job
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
+_PLANNED = ("delta", "weak_delta", "options", "workload")
 _PROTECTED = ("trust_options", "public_sizes", "rows_per_person", "sites_per_person")
 
 
@@ -39,7 +41,10 @@ def plan(
     sites: str = "",
     method: str = "auto",
     epsilon: str = "",
-    job: Annotated[partial[Job], Fields("delta", "options", "workload", *_PROTECTED, optional=True, trust="")],
+    job: Annotated[
+        partial[Job],
+        Fields(*_PLANNED, *_PROTECTED, optional=True, rare=("weak_delta",), trust=""),
+    ],
     repeats: Annotated[int, Meta(ge=1)] = 3,
     headroom: float = 2.0,
     out: Path | None = None,
@@ -197,7 +202,7 @@ def advise(
     from fedsynth import api
     from fedsynth.schema import Schema
 
-    made = job(method="auto")
+    made = job(method="auto", weak_delta=True)  # a forecast guarantees nothing
     with shown(not json_) as progress:
         found = api.advise(
             Schema.load(schema),
@@ -219,7 +224,7 @@ def advise(
     if json_:
         print(json.dumps(found.to_json()))
         return
-    _tell_advice(found, f"{errors.number_of(made.sites, 'site')}, epsilon {made.epsilon:g}", wanted)
+    _tell_advice(found, f"{errors.number_of(made.sites, 'site')}, epsilon {in_full(made.epsilon)}", wanted)
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -375,32 +380,54 @@ def _sampled(weakest: SampledGaussian) -> str:
 
 def _plan_text(made: Agreement) -> str:
     settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
-    limit = f"epsilon = {made.budget.epsilon:g}" + (f" at delta = {made.budget.delta:g}" if made.budget.delta else "")
-    currency, whole = ("epsilon", made.budget.epsilon) if made.budget.pure else ("rho", made.budget.rho)
+    delta = f" at delta = {in_full(made.budget.delta)}" if made.budget.delta else ""
     lines = [
         f"plan {made.digest}",
         f"{made.method} over {errors.number_of(made.sites, 'site')}, trust {made.trust}{settings}, "
         f"schema {made.schema[:12]}",
         f"protects a person with up to {errors.number_of(made.unit.rows, 'row')} at each of up to "
         f"{errors.number_of(made.unit.sites, 'site')}",
-        f"at most {limit} ({currency} = {whole:.6g}); one run may ask one site at most:",
+        f"at most epsilon = {in_full(made.budget.epsilon)}{delta} ({made.budget.measure} = "
+        f"{rounded_up(made.budget.amount)}); one run may ask one site at most:",
     ]
     if made.guarantee != made.budget:
         lines.insert(
             -1,
-            f"all its noise is Gaussian: exact accounting gives epsilon = {made.guarantee.epsilon:.4g} for a run that "
-            "follows the plan",
+            "all its noise is Gaussian: exact accounting gives epsilon = "
+            f"{rounded_up(made.guarantee.epsilon)} for a run that follows the plan",
         )
-    for slot in made.slots:
-        lines.append(
-            f"  {slot.times:4d} x {slot.verb} {slot.kind} ({slot.release}) for {currency} {slot.price:.4g} each "
-            f"({slot.price / whole:.1%} of the budget)"
-            + ("" if slot.weakest is None else f"\n         for {_sampled(slot.weakest)}")
-            + ("" if slot.extent is None else f"\n         for tables of {_tables(slot.extent)}")
-        )
+    lines += _slot_lines(made)
     if made.trust == "trusted":
         lines.append(
             "under the trust trusted the coordinator sees each site's exact counts: the plan bounds what is released, "
             "and not what the coordinator can read"
         )
     return "\n".join(lines)
+
+
+def _slot_lines(made: Agreement) -> list[str]:
+    """Return a line for each planned question, with its price, and one on what they cost together.
+
+    Prices add up. With headroom they are limits of single questions, which no run reaches together: a site stops it at
+    the budget.
+    """
+    measure, whole = made.budget.measure, made.budget.amount
+    prices = [slot.times * slot.price for slot in made.slots]
+    lines = []
+    for slot, price in zip(made.slots, prices, strict=True):
+        each = f"{measure} {rounded_up(slot.price)} each"
+        lines.append(
+            f"  {slot.times:4d} x {slot.verb} {slot.kind} ({slot.release}) for up to {each}, {rounded_up(price)} in all"
+            + ("" if slot.weakest is None else f"\n         for {_sampled(slot.weakest)}")
+            + ("" if slot.extent is None else f"\n         for tables of {_tables(slot.extent)}")
+        )
+    if not prices:
+        return lines
+    total = math.fsum(prices)
+    if total <= whole * ROUNDING:
+        return [*lines, f"together {measure} {rounded_up(total)}, {total / whole:.1%} of the budget"]
+    return [
+        *lines,
+        f"these limits leave room for what answers decide and are not spent together: they add up to {measure} "
+        f"{rounded_up(total)}, and each site ends a run at {rounded_up(whole)}",
+    ]

@@ -57,6 +57,9 @@ class PersonLimit(NamedTuple):
     most: int | None = None
     key: bytes = b""
 
+    def __repr__(self) -> str:
+        return f"PersonLimit({self.column!r}, {self.most})"
+
 
 @dataclass(frozen=True)
 class FileCheck:

@@ -7,7 +7,7 @@ a signing request, only the public key is used, never the name.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -30,7 +30,7 @@ _LOOPBACK: tuple[x509.GeneralName, ...] = (x509.DNSName("localhost"), x509.IPAdd
 class Authority:
     """A federation's own certificate authority: its private key and its certificate, which the sites trust."""
 
-    private: ec.EllipticCurvePrivateKey
+    private: ec.EllipticCurvePrivateKey = field(repr=False)
     certificate: x509.Certificate
 
     @classmethod

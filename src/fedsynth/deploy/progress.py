@@ -305,7 +305,7 @@ def run_watched(
             exit_code=0,
             folder=str(outcome.folder),
             headline=outcome.statement.headline,
-            warnings=outcome.statement.warnings(),
+            warnings=outcome.statement.warnings,
             lost=outcome.lost,
         )
     return outcome

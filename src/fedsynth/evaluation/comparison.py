@@ -19,6 +19,10 @@ from fedsynth.errors import InvalidParameter
 from fedsynth.evaluation.score import holm
 
 ARMS = ("federated", "pooled", "local")
+NOT_COVERED = (
+    "These scores are computed from real rows, and no guarantee covers them: do not publish them. Nor does one cover a "
+    "choice that was made by them."
+)
 Values = Mapping[str, float]
 Test = Callable[[Sequence[float], Sequence[float]], float]
 
@@ -80,7 +84,7 @@ class Comparison:
     lines: tuple[ComparedMetric, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON values: the setting, and the fields of every line."""
+        """Return the comparison as JSON values: the setting, the fields of every line, and a note on privacy."""
         lines = [
             {
                 "metric": line.metric,
@@ -90,7 +94,7 @@ class Comparison:
             }
             for line in self.lines
         ]
-        return {"setting": self.setting, "lines": lines}
+        return {"setting": self.setting, "lines": lines, "note": NOT_COVERED}
 
     def __str__(self) -> str:
         """Return the table as text: mean ± standard deviation; stars mark differences from the federated arm."""
@@ -105,7 +109,8 @@ class Comparison:
         return (
             f"{self.setting}\n{table}\n"
             "* p < 0.05, ** p < 0.01, *** p < 0.001 against federated, Holm-adjusted over the metrics. "
-            "Repeats share rows,\nso they are not independent: the stars are a guide, not a proof."
+            "Repeats share rows,\nso they are not independent: the stars are a guide, not a proof.\n"
+            f"{NOT_COVERED}"
         )
 
 

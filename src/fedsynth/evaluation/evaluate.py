@@ -44,6 +44,7 @@ _FIRST_ONLY = (
     "This is a first report. Attacks on privacy, detection by classifiers, further distances, and further learners and "
     "draws of their training rows were not measured: add --full (in Python: full=True)."
 )
+_NO_CHANCE = 20  # hold-out rows among the real rows beyond those expected: fewer may be chance
 _DRAWS = 3  # draws of training rows, at most: training one learner takes longer than all fidelity scores
 
 LogLikelihood = Callable[[Table], NDArray[np.float64]]
@@ -177,7 +178,7 @@ def evaluate(
     If real and hold-out rows have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), real rows are split by
     person, and membership attacks are on persons. A score does not depend on the other metrics measured; verdicts on
     privacy are corrected for the number of privacy figures. A :class:`DataWarning` says if rows were left out when a
-    table was encoded.
+    table was encoded, and a ``UserWarning`` if hold-out rows are rows that the synthesizer was fitted to.
 
     Raises :class:`Unsupported` for a named metric that cannot be computed, for known columns that include the sensitive
     one or the target, and without scikit-learn (the extra ``evaluate``); :class:`InvalidParameter` for an unknown
@@ -207,6 +208,7 @@ def evaluate(
     if repeats < 1:
         raise InvalidParameter(f"{repeats} repeats: pass at least 1 comparison")
     seen = evidence if fitted is None else replace(evidence, real=fitted)
+    _warn_of_seen_rows(seen)
     scores: list[Score] = _validity(evidence) if "validity" in wanted else []
     said: list[str] = []
     if _COMPARED & set(wanted):
@@ -332,6 +334,33 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
             "that many rows share"
         )
     raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
+
+
+def _warn_of_seen_rows(evidence: EvaluationTables) -> None:
+    """Warn if hold-out rows are among the real ones, more than can be chance.
+
+    If both are draws of one law, a hold-out row occurs among the real rows as often as a real row among the others.
+    """
+    if evidence.holdout is None:
+        return
+    keys, held = _row_keys(evidence.real), _row_keys(evidence.holdout)
+    _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    by_chance, found = float((counts[which] > 1).mean()), np.isin(held, keys)
+    excess = float(found.mean()) - by_chance
+    if excess > (1 - by_chance) / 2 and excess * len(held) >= _NO_CHANCE:
+        warnings.warn(
+            f"{int(found.sum()):,} of the {len(held):,} hold-out rows are among the real rows that the synthesizer was "
+            f"fitted to, and about {by_chance * len(held):,.0f} would be by chance: scores that need unseen rows "
+            "mislead. Hold rows out before the fit (fs.split, --holdout)",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _row_keys(table: Table) -> NDArray[np.uint64]:
+    """Return a hash of each row's values, shape ``(rows,)``."""
+    columns = [table.numbers.get(at, codes) for at, codes in enumerate(table.codes)]
+    return pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False).to_numpy()
 
 
 def _validity(evidence: EvaluationTables) -> list[Score]:

@@ -71,7 +71,10 @@ def evaluate(
     :class:`InvalidParameter` for a frame without a schema, and :class:`Unsupported` for a person with rows in both
     ``train`` and ``holdout``, for a row without a person, and for a table with fewer than two rows.
     """
-    real = pd.concat(list(train.values()), ignore_index=True) if isinstance(train, Mapping) else train
+    sites = list(train.values()) if isinstance(train, Mapping) else [train]
+    if any(holdout is rows for rows in sites):
+        raise InvalidParameter("holdout is the frame that was fitted to; pass rows held out before (fs.split)")
+    real = pd.concat(sites, ignore_index=True) if isinstance(train, Mapping) else train
     neighbours: Neighbours = "add-remove"
     said = ""
     if isinstance(synthetic, Synthesizer):

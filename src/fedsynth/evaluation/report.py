@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fedsynth.evaluation.plots import Chart
 from fedsynth.evaluation.score import Family, Score, Verdict
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.evaluation.verdicts import lost_associations, worst
+from fedsynth.privacy.cost import in_full, rounded_up
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
@@ -122,12 +124,13 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     )
     environment.globals["draw"] = lambda chart, fixed=False: Markup(plots.svg(chart, fixed=fixed))
     environment.filters |= {"figure": plots.figure, "percent": plots.percent, "clip": plots.clip, "sentence": _sentence}
+    environment.filters |= {"rounded_up": rounded_up, "in_full": in_full}
     scores = {family: [one for one in evaluation.scores if one.family == family] for family in _HEADLINES}
     columns = sorted(_columns(evaluation), key=_similarity)
     groups, distances = attack_groups(evaluation)
     headlines = {family: _headline(evaluation, family) for family in _HEADLINES}
     shown = [one.score for one in headlines.values() if one is not None]
-    return environment.get_template("report.html.jinja").render(
+    page = environment.get_template("report.html.jinja").render(
         evaluation=evaluation,
         run=run,
         title=title_of(evaluation.about),
@@ -158,6 +161,13 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         utility_charts=[(one, _utility_chart(one)) for one in scores["utility"]],
         versions={"fedsynth": version("fedsynth"), "Python": platform.python_version()},
     )
+    return "".join(map(_visible, page))
+
+
+def _visible(letter: str) -> str:
+    """Return a letter, or an escape in place of a control character, which names and labels of a schema may hold."""
+    hidden = unicodedata.category(letter) in ("Cc", "Cf", "Cs") and letter not in "\t\n\u200c\u200d"
+    return ascii(letter)[1:-1] if hidden else letter
 
 
 def title_of(about: ReportTitle) -> str:

@@ -14,12 +14,12 @@ from fedsynth.privacy.ledger import Entry, LedgerFile
 from fedsynth.privacy.release import kind_of
 
 _TRUSTS = {
-    "trusted": "The server had to be trusted: it saw the exact counts of every site and added the noise once.",
-    "local": "Nobody had to be trusted: every site added the full noise to its own answers before they left.",
-    "secure": "Enough sites had to be trusted not to collude with the server: each added a share of the noise, under "
-    "masks that cancel only in the sum, and nobody saw exact counts.",
-    "three-servers": "No two of the three servers may collude, and all had to follow the protocol: each held secret "
-    "shares, which reveal nothing by themselves, and nobody saw exact counts. Their noise has 1.5 times the variance "
+    "trusted": "The server has to be trusted: it sees the exact counts of every site and adds the noise once.",
+    "local": "Nobody has to be trusted: every site adds the full noise to its own answers before they leave.",
+    "secure": "Enough sites have to be trusted not to collude with the server: each adds a share of the noise, under "
+    "masks that cancel only in the sum, and nobody sees exact counts.",
+    "three-servers": "No two of the three servers may collude, and all have to follow the protocol: each holds secret "
+    "shares, which reveal nothing by themselves, and nobody sees exact counts. Their noise has 1.5 times the variance "
     "of a trusted server's (up to 3 times if that noise is very small or very large), and each selection adds two "
     "Gumbel variables instead of one.",
 }
@@ -119,9 +119,12 @@ class RunSummary:
 
     @property
     def trust_says(self) -> str:
-        """Who had to be trusted in the run, and against whom the guarantee holds, in sentences for a report."""
+        """Who has to be trusted, and against whom the guarantee holds, in sentences for a report."""
         against = f"The guarantee holds against {self.statement['adversary']}."
-        return f"{_TRUSTS.get(self.statement['trust'], '')} {against}".strip()
+        of_trust = _TRUSTS.get(self.statement["trust"], "")
+        if self.statement["simulated"] and of_trust:
+            of_trust = f"Of a deployment: {of_trust} This run was simulated in one process."
+        return f"{of_trust} {against}".strip()
 
     @property
     def whose(self) -> str:

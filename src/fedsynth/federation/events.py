@@ -32,7 +32,13 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class ProtocolMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Base class of the messages of a trust model's protocol: events (from the server) and answers (from a site)."""
+    """Base class of the messages of a trust model's protocol: events (from the server) and answers (from a site).
+
+    Their text is the name of their class alone: some hold exact counts, or secrets that only the server may see.
+    """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
 
 
 class ShareKeys(ProtocolMessage, frozen=True, tag="share-keys"):

@@ -21,6 +21,7 @@ import numpy as np
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import PlainAnswer, values_of
+from fedsynth.federation.names import TRUSTS
 from fedsynth.federation.query import (
     MOST_ROWS,
     AnyQuery,
@@ -31,6 +32,7 @@ from fedsynth.federation.query import (
     Training,
     Weights,
     check_cells,
+    is_built_in,
 )
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.resolution import NoiseRecord
@@ -47,6 +49,7 @@ from fedsynth.federation.trust import (
 from fedsynth.federation.vault import Vault, VaultQuestion
 from fedsynth.federation.wire import ATTEMPT, AuditPosition, Reply, Request, Verb, decode, encode, sign_request
 from fedsynth.keys import Keys
+from fedsynth.plugins import named, place_of
 from fedsynth.privacy.cost import Budget, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits, noise_std
@@ -62,7 +65,7 @@ from fedsynth.privacy.release import (
     noise_for,
     sampled_for,
 )
-from fedsynth.privacy.statement import Statement
+from fedsynth.privacy.statement import ForeignPart, Role, Statement
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
@@ -153,8 +156,11 @@ class Federation:
         Every question names it, and each request to a site has it attached until the site has answered one.
     largest_site_rows
         Bound on the rows of one site, to recognise impossible answers.
-    seeded, looks_at_other_rows, rfc4180, typed_elsewhere
+    simulated, seeded, looks_at_other_rows, rfc4180, typed_elsewhere
         As in :class:`~fedsynth.privacy.statement.Statement`.
+    unproved
+        Classes of other packages (``package.module:Class``) that whoever makes the run accepts as parts on which its
+        guarantee rests (:meth:`rests_on`).
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
@@ -178,17 +184,19 @@ class Federation:
     sites: tuple[str, ...]
     rng: np.random.Generator
     run: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     coordinator: Keys
     identities: Mapping[str, bytes]
     sizes: Mapping[str, int] | None = None
     min_sites: int = 1
     agreed: Agreement | None = None
     largest_site_rows: int = MOST_ROWS
+    simulated: bool = False
     seeded: bool = False
     looks_at_other_rows: bool = False
     rfc4180: bool = False
     typed_elsewhere: bool = False
+    unproved: tuple[str, ...] = ()
     lost: list[str] = field(default_factory=list)
     seen: dict[str, AuditPosition] = field(default_factory=dict)
     noise: NoiseRecord = field(default_factory=NoiseRecord)
@@ -196,6 +204,7 @@ class Federation:
     loop: Callable[[int], Iterable[int]] = range
     released: Callable[[str, bytes], bytes] = record_nothing
     _steps: Iterator[int] = field(default_factory=itertools.count)
+    _foreign: dict[ForeignPart, None] = field(default_factory=dict)  # in order of their first use
     _told: set[str] = field(default_factory=set)  # the sites that have answered
     _reached: set[str] = field(default_factory=set)  # those of them that answered this process: they have the agreement
 
@@ -220,10 +229,12 @@ class Federation:
     def statement(self) -> Statement:
         """The privacy statement of the run so far: the guarantee, the unit of protection and the assumptions."""
         exact, epsilon, delta = self.agreement.guarantee, self.budget.epsilon, self.budget.delta
+        self._rest_on_trust()
         return Statement(
             terms=self.terms,
             spent=self.ledger.spent,
             exact_releases=self.ledger.exact_releases,
+            simulated=self.simulated,
             assumption=self.trust.assumption,
             seeded=self.seeded,
             looks_at_other_rows=self.looks_at_other_rows,
@@ -231,7 +242,24 @@ class Federation:
             sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
             rfc4180=self.rfc4180,
             typed_elsewhere=self.typed_elsewhere,
+            foreign=tuple(self._foreign),
+            records=None if self.sizes is None else float(sum(self.sizes.values())),
         )
+
+    def rests_on(self, role: Role, name: str, place: str) -> None:
+        """Note that the guarantee rests on a part that another package provides, at ``place`` (package.module:Class).
+
+        ``role`` and ``name`` are those of :class:`~fedsynth.privacy.statement.ForeignPart`. The part is accepted if its
+        place is among :attr:`unproved`, and the class of a question also where real sites answer it: their policies
+        name it.
+        """
+        accepted = place in self.unproved or (role == "query" and not self.simulated)
+        self._foreign[ForeignPart.of(role, name, place, accepted=accepted)] = None
+
+    def _rest_on_trust(self) -> None:
+        kind, own = type(self.trust), TRUSTS.get(self.trust.name)
+        if own is None or named(own) is not kind:
+            self.rests_on("trust", self.trust.name, place_of(kind))
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
         """Draw the sites of up to ``rounds`` rounds, all in advance, and return one federation for each round.
@@ -442,6 +470,9 @@ class Federation:
     def _charge(self, request: Request, sites: Sequence[str], quote: Quote | None = None) -> Entry:
         quote = quote or Quote(request, self.schema, self.trust)
         entry = quote.entry(sites)
+        self._rest_on_trust()
+        if not is_built_in(kind := type(request.query)):
+            self.rests_on("query", kind.kind, place_of(kind))
         self.ledger.record(entry)
         self.noise.add(quote, entry, self.budget, len(self.identities))
         return entry
@@ -713,13 +744,13 @@ def begun(
     secret: bytes,
     coordinator: Keys,
     identities: Mapping[str, bytes],
+    simulated: bool,
 ) -> Federation:
-    """Return a :class:`Federation` of all sites that has asked nothing yet, simulated or over a network.
+    """Return a :class:`Federation` of all sites that has asked nothing yet, ``simulated`` or over a network.
 
     Its sums are recorded where the ``transport`` records messages (:class:`~fedsynth.federation.transport.Recorded`).
     """
     released = transport.released if isinstance(transport, Recorded) else record_nothing
     ledger, sites = Ledger(terms.budget), tuple(identities)
-    return Federation(
-        terms, ledger, trust, transport, sites, rng, run, secret, coordinator, identities, released=released
-    )
+    made = (terms, ledger, trust, transport, sites, rng, run, secret, coordinator, identities)
+    return Federation(*made, simulated=simulated, released=released)

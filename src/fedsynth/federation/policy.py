@@ -14,7 +14,7 @@ from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
 from fedsynth.federation.trust import NO_SUMS, Trust, roster_digest, settings_of
 from fedsynth.federation.wire import QuestionHead, Request
-from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit
+from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit, in_full
 from fedsynth.privacy.losses import LEAST_STEP
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
 from fedsynth.schema import Schema
@@ -289,11 +289,11 @@ class Policy:
             if bound is None:
                 continue
             if bound.pure and not plan.budget.pure:
-                yield f"its delta is {plan.budget.delta:g}, and {scope} allows pure differential privacy only"
+                yield f"its delta is {in_full(plan.budget.delta)}, and {scope} allows pure differential privacy only"
             elif plan.budget.rho > bound.rho * ROUNDING:
                 yield f"it may cost rho={plan.budget.rho:.6g}, and {scope} allows {bound.rho:.6g}"
             elif bound.pure and plan.budget.epsilon > bound.epsilon * ROUNDING:
-                yield f"it may cost epsilon={plan.budget.epsilon:.6g}, and {scope} allows {bound.epsilon:.6g}"
+                yield f"it may cost epsilon={in_full(plan.budget.epsilon)}, and {scope} allows {in_full(bound.epsilon)}"
 
 
 def _check_step(head: QuestionHead, query: Query, schema: Schema) -> None:

@@ -15,7 +15,7 @@ from fedsynth.federation.names import TRUSTS
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.trust import Trust, settable
 from fedsynth.plugins import named
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, in_full, require_delta
 from fedsynth.settings import Settings, as_toml, read_settings
 
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a digest, all 64 hexadecimal digits")]
@@ -49,6 +49,9 @@ class PolicySection(Settings, frozen=True):
     was open is charged up to it."""
     exact: bool = False
     """Allow releases without noise, which gives up every guarantee."""
+    weak_delta: bool = False
+    """The yes that a limit with a delta above 0.01 needs: so large a delta would allow that share of the rows to be
+    published as they are."""
     unit: Unit = ONE_ROW
     """Smallest unit of protection that a request may state: how many rows at a site, and how many sites, one person may
     have. A request that protects less is refused."""
@@ -87,7 +90,8 @@ class PolicySection(Settings, frozen=True):
         """Return the policy; relative paths of plan files start at ``folder``.
 
         Raises :class:`InvalidParameter` for settings in contradiction to each other, such as ``plans = "any"`` without
-        ``per_run`` or a budget without limit without ``exact = true``; :class:`Unsupported` for an unknown trust model;
+        ``per_run``, a budget without limit without ``exact = true`` or a large delta without ``weak_delta = true``;
+        :class:`Unsupported` for an unknown trust model;
         and the errors of :meth:`Agreement.load <fedsynth.federation.agreement.Agreement.load>`.
         """
         if not self.trusts:
@@ -99,15 +103,17 @@ class PolicySection(Settings, frozen=True):
                 "need no protection at all, write exact = true beside it"
             )
         if self.plans == "any" and self.per_run is None and not self.exact:
-            limit = f"{{ epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g} }}"
+            limit = f"{{ epsilon = {in_full(self.budget.epsilon)}, delta = {in_full(self.budget.delta)} }}"
             raise InvalidParameter(
                 f'[policy] has plans = "any", so it must limit what one run may cost: write per_run = {limit} into '
                 "[policy], or less. After a backup is restored, each run that was open is charged up to this limit"
             )
+        for limit in limits:
+            require_delta(limit.delta, weak_delta=self.weak_delta)
         same = {
             name: getattr(self, name)
             for name in self.__struct_fields__
-            if name not in ("budget", "per_run", "trusts", "plans")
+            if name not in ("budget", "per_run", "trusts", "plans", "weak_delta")
         }
         budget, *per_run = (Budget(limit.epsilon, limit.delta) for limit in limits)
         return Policy(

@@ -477,6 +477,12 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
     return checked_class(found, kind)
 
 
+def is_built_in(kind: type[Query] | type[Selection]) -> bool:
+    """Whether a class of questions is fedsynth's own: the very class that fedsynth has for its kind."""
+    place = {**PUBLISHED, **BUILT_IN}.get(kind.kind)
+    return place is not None and named(place) is kind
+
+
 @cache
 def _built_in(kind: str) -> type[Query] | type[Selection]:
     return checked_class(named(BUILT_IN[kind]), kind)

@@ -25,10 +25,10 @@ from fedsynth.federation.transport import InProcess, Recorded, Transport, was_be
 from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
-from fedsynth.keys import Keys
-from fedsynth.persons import identify, keep_rows, keep_sites
+from fedsynth.keys import Keys, SecretBytes
+from fedsynth.persons import identify, keep_rows, keep_sites, require_limited, require_one_row
 from fedsynth.privacy.book import Book, now
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, require_delta
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -38,6 +38,8 @@ from fedsynth.terms import Terms
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_NO_CHANCE = 10  # equal tables of so many rows are not equal by chance, as those of one or two may be
 
 
 def federate(
@@ -52,6 +54,8 @@ def federate(
     public_sizes: bool = False,
     exact: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
+    unproved: Sequence[str] = (),
+    weak_delta: bool = False,
     transcript: Path | None = None,
     progress: Progress = ignore_progress,
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
@@ -76,11 +80,11 @@ def federate(
     trust
         Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise`, :class:`SecureSum` or :class:`ThreeServers`.
     unit
-        Unit of protection: a person with at most so many rows at a site, at so many sites.
+        Unit of protection: a person with at most so many rows at a site, at so many sites. More than one row needs
+        ``person``, or encoded tables whose persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`) have no more.
     person
         Column of the frames that tells persons apart; it need not be in the schema. No more rows of a person are used
-        than ``unit`` says, at no more sites, and no rows without a person. Empty: no rows are dropped, and the
-        guarantee presumes that nobody has more.
+        than ``unit`` says, at no more sites, and no rows without a person. Empty: single rows are protected.
     seed
         Seed of everything *including the noise*: reproducible, therefore not private, as the federation's privacy
         ``statement`` says. ``None`` takes noise from the operating system's entropy.
@@ -90,7 +94,13 @@ def federate(
         Let sites also answer questions that ask for no noise, for baselines that are labelled as not private. Sites
         then enforce no budget; the server's ledger still limits the noisy releases.
     queries
-        Classes of other packages' queries and selections, which the sites answer like fedsynth's own.
+        Classes of other packages' queries and selections, which the sites answer like fedsynth's own. The statement
+        calls what they declare assumed.
+    unproved
+        Classes of other packages (``package.module:Class``) on which the guarantee may rest, of queries, trusts and
+        methods: without that yes by name the result is not for publication.
+    weak_delta
+        The yes that a delta above .01 needs.
     transcript
         File that records the messages (:class:`~fedsynth.federation.transport.Recorded`). After an interruption, the
         same call resumes the run from it: recorded answers are not asked for again. Without a seed, the secret from
@@ -102,11 +112,13 @@ def federate(
     transport
         Makes the connection to the simulated sites; other ones than the default are for tests and dry runs.
 
-    Raises :class:`Unsupported` for no tables, :class:`InvalidParameter` for a site name that is not allowed, and
+    Warns (``UserWarning``) of sites with the same rows. Raises :class:`Unsupported` for no tables,
+    :class:`InvalidParameter` for a site name that is not allowed, a weak delta and a unit that limits nobody, and
     :class:`SchemaError` for a table encoded under another schema. Raises :class:`FedsynthError` for a transcript of a
     run over other rows (not with a seed, where this goes unnoticed), and if the run then sends other questions than the
     transcript has: for another schema, budget or method.
     """
+    require_delta(budget.delta, weak_delta=weak_delta)
     encoded = _encode(tables, schema, person, unit)
     if not encoded:
         raise Unsupported("a federation needs at least one site; pass a table for each")
@@ -156,6 +168,7 @@ def federate(
         secret=_secret(source, "server"),
         coordinator=coordinator,
         identities=identities,
+        simulated=True,
     )
     sizes = {name: table.rows_read for name, table in encoded.items()} if public_sizes else None
     listed_tables = tables.values() if isinstance(tables, Mapping) else tables
@@ -163,6 +176,7 @@ def federate(
         federation,
         sizes=sizes,
         seeded=seed is not None,
+        unproved=tuple(unproved),
         typed_elsewhere=have_types(listed_tables, schema, person),
         progress=progress,
     )
@@ -192,18 +206,28 @@ def _encode(
     person: str,
     unit: Unit,
 ) -> dict[str, Table]:
-    named = tables if isinstance(tables, Mapping) else {f"site-{k:03d}": table for k, table in enumerate(tables)}
-    for name in named:
+    given = tables if isinstance(tables, Mapping) else {f"site-{k:03d}": table for k, table in enumerate(tables)}
+    named = given
+    for name, rows in given.items():
         check_site_name(name)
+        if isinstance(rows, Table) and type(rows) is not Table:  # it could count as it likes
+            raise SchemaError(f"the rows of site {name!r} are of the class {type(rows).__name__}; pass a Table itself")
     if person:
         named = _of_persons(named, schema, person, unit)
+    elif not all(isinstance(table, Table) for table in named.values()):
+        require_one_row(unit.rows, unit.sites)
     encoded = {}
     for name, table in named.items():
         encoded[name] = table if isinstance(table, Table) else schema.encode(table)
         if encoded[name].schema.digest != schema.digest:
             raise SchemaError(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
         encoded[name].require_rows(f"site {name!r}")
-    _warn(encoded)
+    if not person:
+        known = {
+            name: None if table.persons is None else table.persons[: len(table)] for name, table in encoded.items()
+        }
+        require_limited(known, unit.rows, unit.sites)
+    _warn(given, encoded)
     return encoded
 
 
@@ -239,8 +263,8 @@ def _of_persons(
     return encoded
 
 
-def _warn(tables: Mapping[str, Table]) -> None:
-    """Warn of rows and values that encoding left out or changed, once for each site, and of empty sites."""
+def _warn(given: Mapping[str, object], tables: Mapping[str, Table]) -> None:
+    """Warn of rows and values that encoding left out or changed, once for each site, and of empty or equal sites."""
     found: list[str] = []
     ignoring: dict[tuple[str, ...], list[str]] = {}
     for name, table in tables.items():
@@ -254,8 +278,22 @@ def _warn(tables: Mapping[str, Table]) -> None:
     if empty := [name for name, table in tables.items() if not table.rows_read]:
         have = "has" if len(empty) == 1 else "have"
         found.append(f"{len(empty)} of {len(tables)} sites {have} no rows ({listed(empty, '')[1:]})")
+    for names in _same_rows(given, tables):
+        found.append(
+            f"sites {listed(names, '')[1:]} have the same rows, {len(tables[names[0]])} each: the result counts them "
+            "several times, and whoever they are about has rows at several sites, which the unit of protection must say"
+        )
     for text in found:
         warnings.warn(text, DataWarning, stacklevel=4)
+
+
+def _same_rows(given: Mapping[str, object], tables: Mapping[str, Table]) -> list[list[str]]:
+    """Return the names of sites that were given one table, or equal rows, so many that it is no chance."""
+    found: dict[object, list[str]] = {}
+    for name, table in tables.items():
+        if len(table):
+            found.setdefault(table.digest if len(table) >= _NO_CHANCE else id(given[name]), []).append(name)
+    return [names for names in found.values() if len(names) > 1]
 
 
 def _sites(names: Sequence[str], number: int) -> str:
@@ -270,23 +308,26 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret: bytes
     rows: bytes
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
 
 def secret_file(transcript: Path) -> Path:
     """Return the path of the private file beside a ``transcript`` with the secret of a simulation's noise."""
     return transcript.with_name(f"{transcript.name}.secret")
 
 
-def _source(transcript: Path | None, tables: Mapping[str, Table]) -> bytes:
+def _source(transcript: Path | None, tables: Mapping[str, Table]) -> SecretBytes:
     """Return 32 random bytes from which all secrets of a run are derived: drawn at its start, kept beside a transcript.
 
     With other secrets, a resumed run would release the same answers again with other noise, for one charge.
     """
-    fresh = os.urandom(32)
+    fresh = SecretBytes(os.urandom(32))
     if transcript is None:
         return fresh
     file, content = secret_file(transcript), repr([(name, table.digest) for name, table in tables.items()]).encode()
     if not was_begun(transcript):
-        write_private(file, msgspec.json.encode(_Kept(fresh, hmac.digest(fresh, content, "sha256"))))
+        write_private(file, msgspec.json.encode(_Kept(bytes(fresh), hmac.digest(fresh, content, "sha256"))))
         return fresh
     try:
         kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
@@ -300,14 +341,14 @@ def _source(transcript: Path | None, tables: Mapping[str, Table]) -> bytes:
             f"{transcript} is the transcript of a run over other sites or rows, or under another schema; resume with "
             "the same tables and schema, or give this run another path"
         )
-    return kept.secret
+    return SecretBytes(kept.secret)
 
 
-def _secret(source: int | bytes, owner: str) -> bytes:
+def _secret(source: int | bytes, owner: str) -> SecretBytes:
     """Return 32 secret bytes for ``owner``; if the source is a seed, anyone who knows the seed can derive them."""
     if isinstance(source, bytes):
-        return hmac.digest(source, owner.encode(), "sha256")
-    return hashlib.sha256(f"seeded simulation {source} {owner}".encode()).digest()
+        return SecretBytes(hmac.digest(source, owner.encode(), "sha256"))
+    return SecretBytes(hashlib.sha256(f"seeded simulation {source} {owner}".encode()).digest())
 
 
 def _beginning() -> datetime:

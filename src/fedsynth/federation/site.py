@@ -20,7 +20,7 @@ import hmac
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
@@ -64,7 +64,7 @@ from fedsynth.federation.wire import (
     write_answer,
     write_reply,
 )
-from fedsynth.keys import seal
+from fedsynth.keys import SecretBytes, seal
 from fedsynth.privacy.book import LARGEST_KEPT, Book
 from fedsynth.privacy.book_file import Charge, Opened
 from fedsynth.privacy.cost import protect
@@ -125,10 +125,10 @@ class Site:
     """
 
     name: str
-    rows: RowStore
+    rows: RowStore = field(repr=False)
     policy: Policy
     account: Book
-    secret: bytes
+    secret: bytes = field(repr=False)
     coordinator: bytes
     rows_digest: str = ""
     trains: bool = True
@@ -434,14 +434,14 @@ class _Turn:
 
     def key(self, purpose: str) -> bytes:
         """Return 32 secret bytes, bound in the same way as :meth:`bits`."""
-        return hmac.digest(self.site.secret, self._context("key", purpose), "sha256")
+        return SecretBytes(hmac.digest(self.site.secret, self._context("key", purpose), "sha256"))
 
     def run_key(self, purpose: str) -> bytes:
         """Return 32 secret bytes that all questions of the run share."""
         run = self.request.head.run
-        salt = self.site.account.run_salt(run)
+        salt = SecretBytes(self.site.account.run_salt(run))
         parts = ("run key", self.name, self.site.coordinator.hex(), run, salt.hex(), purpose)
-        return hmac.digest(self.site.secret, msgspec.json.encode(parts), "sha256")
+        return SecretBytes(hmac.digest(self.site.secret, msgspec.json.encode(parts), "sha256"))
 
     def first(self, part: str, value: bytes) -> bytes:
         return self.site.account.first(self.asked, part, value)

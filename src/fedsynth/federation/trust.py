@@ -322,7 +322,7 @@ class OneMessageSum:
     finish: Callable[[Integers], Integers]
     std: Callable[[int], float]
     _asked: bool = False
-    _total: Integers | None = None
+    _total: Integers | None = field(default=None, repr=False)  # exact under a trusted server
     _heard: list[str] = field(default_factory=list)
 
     def ask(self) -> Mapping[str, Event | None]:

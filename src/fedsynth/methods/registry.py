@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from fedsynth.errors import InvalidParameter, Unsupported, listed, nearest
 from fedsynth.federation.names import TRUSTS
-from fedsynth.plugins import installed, load, named
+from fedsynth.plugins import built_in, installed, load, named, place_of
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -170,6 +170,7 @@ def method(
 
         @wraps(fit)
         def fit_and_state(self: _Kind, federation: Federation) -> Synthesizer:
+            rest_on_method(self, federation)
             return stated(fit(self, federation), federation)
 
         kind.fit = fit_and_state  # type: ignore[method-assign, assignment]
@@ -190,7 +191,21 @@ def stated(synthesizer: Synthesizer, federation: Federation) -> Synthesizer:
 
     if not isinstance(synthesizer, Synthesizer):
         raise Unsupported(f"fit returned {type(synthesizer).__name__!r}; let the method return a Synthesizer")
-    return dataclasses.replace(synthesizer, statement=federation.statement, releases=federation.ledger.summary())
+    statement = federation.statement
+    if statement.records is None:
+        statement = dataclasses.replace(statement, records=float(synthesizer.model.total))
+    return dataclasses.replace(synthesizer, statement=statement, releases=federation.ledger.summary())
+
+
+def rest_on_method(method: Method, federation: Federation) -> None:
+    """Note that the guarantee rests on the class of a ``method`` that is not fedsynth's, if it can reach the rows.
+
+    It can where it runs beside them, as in a simulation, and where the server sees exact counts. Elsewhere it learns
+    what the sites answer, and nothing else.
+    """
+    kind = type(method)
+    if (federation.simulated or federation.trust.confidential) and not built_in(kind):
+        federation.rests_on("method", name_of(method), place_of(kind))
 
 
 @cache
@@ -254,7 +269,7 @@ def name_of(method: Method) -> str:
     """Return the name under which :func:`find_method` finds a method's class."""
     kind = type(method)
     known = _DECLARED.get(kind)
-    return known.name if known else f"{kind.__module__}:{kind.__qualname__}"
+    return known.name if known else place_of(kind)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from typing import Any
 import msgspec
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, Unsupported
+from fedsynth.keys import SecretBytes
 from fedsynth.privacy.book_file import (
     RESTORES,
     START,
@@ -61,7 +62,7 @@ from fedsynth.privacy.book_file import (
     damaged,
     short,
 )
-from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange, in_full
 
 FREE_AN_HOUR = 1000
 """Messages without cost in one hour that an account on disk answers or, if it refuses them, gives a row each."""
@@ -569,7 +570,7 @@ class Book:
         return now.age
 
     def _random(self, key: str) -> bytes:
-        return os.urandom(32) if self._entropy is None else self._entropy(key)
+        return SecretBytes(os.urandom(32) if self._entropy is None else self._entropy(key))
 
     def _append(
         self,
@@ -774,7 +775,8 @@ def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> 
             raise BudgetExceeded(
                 f"the question costs {limit.measure} = {limit.price(cost):.6g}, and {limit.measure} = "
                 f"{limit.price(before):.6g} of {limit.amount:.6g} is spent {scope}, where {name} is epsilon = "
-                f"{limit.epsilon:g} at delta = {limit.delta:g}; ask a cheaper question, or have that limit raised"
+                f"{in_full(limit.epsilon)} at delta = {in_full(limit.delta)}; ask a cheaper question, or have "
+                "that limit raised"
             )
 
 

@@ -152,7 +152,7 @@ class Opened:
     sum has not come to the message that makes the site read its rows.
     """
 
-    salt: bytes
+    salt: bytes = field(repr=False)
     row: int
     chain: bytes
     charged: bool
@@ -430,6 +430,9 @@ class QuestionRecord(NamedTuple):
     price: float
     replays: int = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(key={self.key!r}, run={self.run!r}, row={self.row})"
+
 
 class PartRecord(NamedTuple):
     """The book's record of a reply, or of another value that is stored by name.
@@ -448,6 +451,9 @@ class PartRecord(NamedTuple):
     key: str
     part: str
     value: bytes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(key={self.key!r}, part={self.part!r})"
 
 
 class RejectedRecord(NamedTuple):
@@ -529,7 +535,7 @@ class Records:
 
     def put(self, record: _Record) -> None:
         """Write a record with its hash; it replaces a record with the same primary key."""
-        values = tuple(value if type(value) in _PLAIN else msgspec.msgpack.encode(value) for value in record)
+        values = tuple(map(_plain, record))
         marks = ", ".join("?" * (len(values) + 1))
         self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *values, _hash(values))
 
@@ -713,6 +719,13 @@ def damaged(path: str, fault: str) -> FedsynthError:
         f"the account {path} is damaged ({fault}); restore the last backup (at a site with `fedsynth restore "
         "--replace`, which keeps the damaged file aside, and then run `fedsynth account --restored`)"
     )
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as the database holds it; secrets (of a class of their own) are bytes there."""
+    if isinstance(value, bytes):
+        return bytes(value)
+    return value if type(value) in _PLAIN else msgspec.msgpack.encode(value)
 
 
 def _hash(values: tuple[Any, ...]) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from numbers import Real
@@ -44,6 +45,23 @@ Neighbours = Literal["add-remove", "replace"]
 
 If the numbers of rows are public, only "replace" is possible: the tables have exactly the stated numbers of rows.
 """
+
+
+WEAK_DELTA = 0.01
+"""A larger delta needs a yes by name (:func:`require_delta`): the guarantee may fail with that probability."""
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Return a bound as text with up to ``digits`` significant digits that never states less than ``value``."""
+    if not math.isfinite(value):
+        return f"{value:g}"
+    written = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
+    return f"{float(written):.{digits}g}"
+
+
+def in_full(value: float) -> str:
+    """Return a number, such as a delta, as text with all its digits: a rounded one would state another guarantee."""
+    return repr(float(value)).removesuffix(".0")
 
 
 def to_json(value: Any) -> Any:
@@ -382,6 +400,33 @@ class Budget:
     def rest(self, spent: Cost) -> Cost:
         """Return the cost that is left after ``spent``, for releases that are not on random samples of rows."""
         return Cost.of(math.inf if self.exact else max(0.0, self.amount - self.price(spent)), pure=self.pure)
+
+
+def require_delta(delta: float, *, weak_delta: bool) -> None:
+    """Raise :class:`InvalidParameter` for a ``delta`` above :data:`WEAK_DELTA`, unless ``weak_delta`` accepts it."""
+    if delta > WEAK_DELTA and not weak_delta:
+        raise InvalidParameter(
+            f"delta = {in_full(delta)} is above {WEAK_DELTA:g}: to publish that share of the rows as they are would "
+            "satisfy the guarantee. Choose a delta well below 1 / number of persons, such as 1e-6, or say yes to so "
+            "weak a guarantee by name: --weak-delta (weak_delta = true in a file, weak_delta=True in Python)"
+        )
+
+
+def repeated_epsilon(budget: Budget, times: int, *, sampled: bool = False) -> float:
+    """Return an epsilon, at the budget's delta, for ``times`` runs that each cost up to ``budget``.
+
+    Pure epsilons add up, and so does rho of zCDP. With ``sampled``, releases may be on random samples of rows: then the
+    Renyi divergences at the budget's order (:attr:`Budget.order`) add up, and are converted at that order alone.
+    """
+    if budget.exact:
+        return math.inf
+    if budget.pure:
+        return times * budget.epsilon
+    if not sampled:
+        return epsilon_of(times * budget.rho, budget.delta)
+    order = budget.order
+    log_excess = (math.log(budget.delta) + math.log(order)) / (order - 1)
+    return max(0.0, order * times * budget.rho + math.log1p(-1 / order) - log_excess)
 
 
 def epsilon_of(rho: float, delta: float) -> float:

@@ -17,7 +17,7 @@ import msgspec
 
 from fedsynth.errors import BudgetExceeded
 from fedsynth.files import load_json
-from fedsynth.privacy.cost import Budget, Cost, Number, to_json
+from fedsynth.privacy.cost import Budget, Cost, Number, in_full, rounded_up, to_json
 from fedsynth.privacy.release import Exact, Release, kind_of
 
 FORMAT = 1  # format number of ledger.json
@@ -248,11 +248,11 @@ class Ledger:
         if self.exact_releases:
             lines.append(f"NOT PRIVATE: no noise in {self.exact_releases} of {len(self.entries)} releases")
         elif self.budget.exact:
-            lines.append(f"spent: epsilon = {self.epsilon:.4g}, without a limit")
+            lines.append(f"spent: epsilon = {rounded_up(self.epsilon)}, without a limit")
         else:
-            at = f" at delta = {self.budget.delta:.3g}" if self.budget.delta else ""
+            at = f" at delta = {in_full(self.budget.delta)}" if self.budget.delta else ""
             lines.append(
-                f"spent: epsilon = {self.epsilon:.4g} of {self.budget.epsilon:.4g}{at}; "
+                f"spent: epsilon = {rounded_up(self.epsilon)} of {rounded_up(self.budget.epsilon)}{at}; "
                 f"{self.share_spent:.1%} of the budget"
             )
         return "\n".join(lines)

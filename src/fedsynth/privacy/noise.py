@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
+from fedsynth.keys import SecretBytes
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.inversion import (
     DIGITS,
@@ -72,7 +73,7 @@ class KeyedBits:
         """Derive the stream of words."""
         if len(key) < 16:
             raise ValueError(f"the key has {len(key)} bytes; use at least 16, such as os.urandom(32)")
-        derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=context).derive(key)
+        derived = SecretBytes(HKDF(algorithm=SHA256(), length=32, salt=None, info=context).derive(key))
         self._stream = Cipher(algorithms.AES(derived), modes.CTR(bytes(16))).encryptor()
 
     def words(self, n: int) -> NDArray[np.uint64]:

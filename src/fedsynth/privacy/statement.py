@@ -9,12 +9,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit, epsilon_of, group_epsilon, to_json
+from fedsynth.privacy.cost import (
+    ONE_ROW,
+    WEAK_DELTA,
+    Budget,
+    Cost,
+    Unit,
+    epsilon_of,
+    group_epsilon,
+    in_full,
+    repeated_epsilon,
+    rounded_up,
+    to_json,
+)
 from fedsynth.schema import Schema
 from fedsynth.terms import Terms
 
@@ -39,13 +51,50 @@ _RESTS_ON: dict[Basis, str] = {
     "proved": "proved",
     "computational": "proved for adversaries who cannot break the cryptography",
     "tested": "that a row's gradient does not depend on other rows is tested, not proved",
-    "assumed": "assumed, not proved",
+    "assumed": "given what is assumed below",
 }
+_ASSUMED = "Assumed, not proved: "
+Role = Literal["query", "trust", "method", "source"]
+_CLAIMS: dict[Role, str] = {
+    "query": "the sensitivity of questions of the kind {name!r}, which {place} declares",
+    "trust": "that the trust {name!r} adds the noise that it states, as {place} makes it",
+    "method": "that the method {place} learns about the rows from its questions alone",
+    "source": "that the source {place} reads each record by itself, whatever the others are",
+}
+
+
+class ForeignPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a run on which the guarantee rests and whose class is not built in to fedsynth, so nobody proved it.
+
+    ``role`` says what it is, ``name`` is its name in the run (such as the kind of a question), and ``place`` its class
+    as ``package.module:Class``. ``accepted`` says whether somebody accepted this class by name: whoever made the run
+    or, in a deployment, every site that answered, in its policy.
+    """
+
+    role: Role
+    name: _Printable
+    place: _Printable
+    accepted: bool = False
+
+    @classmethod
+    def of(cls, role: Role, name: str, place: str, *, accepted: bool) -> Self:
+        """Return the part with these fields, as text that can be printed."""
+        return cls(role, _printable(name), _printable(place), accepted)
+
+    @property
+    def claim(self) -> str:
+        """What has to be assumed of the part, as a clause."""
+        return _CLAIMS[self.role].format(name=self.name, place=self.place)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in text)[:200]
 
 
 _FACTS = (
     *("private", "publishable", "headline", "sentence", "conditions", "spent", "exact_releases", "adversary", "basis"),
-    *("assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180", "typed_elsewhere"),
+    *("simulated", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180", "typed_elsewhere"),
+    *("foreign", "records", "warnings"),
 )
 """The fields of a statement that are written to files, beside its terms."""
 
@@ -61,6 +110,7 @@ class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     public_sizes: bool
     spent: Cost
     exact_releases: int
+    simulated: bool
     assumption: _Printable
     seeded: bool
     looks_at_other_rows: bool
@@ -68,6 +118,8 @@ class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampled: bool
     rfc4180: bool
     typed_elsewhere: bool
+    foreign: tuple[ForeignPart, ...]
+    records: float | None
 
     def statement(self, schema: Schema) -> Statement:
         """Return the statement under a schema; raises :class:`InvalidParameter` for one that contradicts itself."""
@@ -78,8 +130,8 @@ class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _SAVED = (
-    *("spent", "exact_releases", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180"),
-    "typed_elsewhere",
+    *("spent", "exact_releases", "simulated", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled"),
+    *("rfc4180", "typed_elsewhere", "foreign", "records"),
 )
 
 
@@ -96,6 +148,9 @@ class Statement:
         An upper bound on what the releases cost one person.
     exact_releases
         Number of releases without noise; if it is not 0, nothing is guaranteed.
+    simulated
+        Whether one process had the rows of all sites, whatever the trust: whoever ran it saw them, and no site kept an
+        account that limits further runs.
     assumption
         The trust model's assumption about its parties, as a clause ("at least 3 of the 5 sites are honest"), or empty.
     seeded
@@ -115,17 +170,23 @@ class Statement:
     typed_elsewhere
         Whether rows came as data frames with columns that are no text: whatever chose their types, such as
         ``pandas.read_csv``, may have looked at all rows.
+    foreign
+        The parts on which the guarantee rests and that fedsynth does not prove, since other packages provide them.
+    records
+        The number of rows as far as it is public: the sum of public sizes, or the estimate from noisy counts that a
+        fitted model has; ``None`` without either.
 
     Raises
     ------
     InvalidParameter
-        If ``spent`` exceeds the limit of a private run, or ``exact`` is not positive, is above the limit's epsilon, or
-        is given for delta = 0.
+        If ``spent`` exceeds the limit of a private run, if ``exact`` is not positive, is above the limit's epsilon, or
+        is given for delta = 0, and for a trust that is neither built in nor a foreign part.
     """
 
     terms: Terms
     spent: Cost
     exact_releases: int
+    simulated: bool = False
     assumption: str = ""
     seeded: bool = False
     looks_at_other_rows: bool = False
@@ -133,12 +194,18 @@ class Statement:
     sampled: bool = False
     rfc4180: bool = False
     typed_elsewhere: bool = False
+    foreign: tuple[ForeignPart, ...] = ()
+    records: float | None = None
 
     def __post_init__(self) -> None:
         if self.exact is not None and not (0 < self.exact <= self.limit.epsilon and self.limit.delta):
             raise InvalidParameter(
                 f"exact epsilon = {self.exact} must be positive and at most the limit's, and the limit {self.limit} "
                 "needs a delta above 0"
+            )
+        if self.terms.trust not in _AGAINST and not any(part.role == "trust" for part in self.foreign):
+            raise InvalidParameter(
+                f"the trust {self.terms.trust!r} is not built in to fedsynth; name its class among the foreign parts"
             )
         if self.private and not self.limit.covers(self.spent):
             raise InvalidParameter(
@@ -160,32 +227,35 @@ class Statement:
     def publishable(self) -> bool:
         """Whether there is a guarantee that covers everything that a published run shows.
 
-        It does not if a seed reproduces the noise, if the schema was drafted from the rows, or if the published split
-        of the rows depends on more than each row itself.
+        It does not if a seed reproduces the noise, if the schema was drafted from the rows, if the published split of
+        the rows depends on more than each row itself, or if it rests on a class of another package that nobody accepted
+        by name (:attr:`foreign`).
         """
         return self.private and not self._gaps
 
     @property
     def _gaps(self) -> list[str]:
         """What the guarantee does not cover, each as the end of a headline."""
+        unaccepted = [part.place for part in self.foreign if not part.accepted]
         gaps = {
             "with noise from a seed": self.seeded,
             "with a schema drafted from the rows": self.terms.schema.drafted,
             "with a split over sites that looks at other rows": self.looks_at_other_rows,
+            f"with parts that are not fedsynth's ({', '.join(unaccepted)})": bool(unaccepted),
         }
         return [gap for gap, there in gaps.items() if there]
 
     @property
     def adversary(self) -> str:
         """The parties that learn no more than the guarantee allows, even if they collude, as a clause."""
-        return self._against[0]
+        return "everybody except whoever ran this, who saw all rows" if self.simulated else self._against[0]
 
     @property
     def basis(self) -> Basis:
         """What the guarantee rests on (:data:`Basis`); its weakest part decides.
 
         For noise on sampled rows (training), the independence of one row's gradient from other rows is tested, not
-        proved.
+        proved. Nothing of another package is proved.
         """
         return max(self._rests_on, key=_STRENGTH.index)
 
@@ -194,34 +264,53 @@ class Statement:
         parts = [self._against[1]]
         if self.sampled:
             parts.append("tested")
-        if self._gaps:
+        if self._gaps or self.foreign:
             parts.append("assumed")
-        return [part for part in parts if part != "proved"] or ["proved"]
+        return parts
+
+    @property
+    def _rests(self) -> str:
+        """What the guarantee rests on, in words; what is assumed is said at its place."""
+        parts = [part for part in self._rests_on if part != "assumed"]
+        proved = [_RESTS_ON[part] for part in parts if part != "proved"] or [_RESTS_ON["proved"]] * bool(parts)
+        assumed = [_RESTS_ON["assumed"]] * ("assumed" in self._rests_on)
+        return ", ".join(filter(None, ["; ".join(proved), *assumed]))
 
     @property
     def headline(self) -> str:
         """The statement in a few words, such as "(1, 1e-06)-differentially private" or "NOT PRIVATE"."""
         if not self.private:
             return "NOT PRIVATE"
-        return f"NOT FOR PUBLICATION: {self._private}, but {self._gaps[0]}" if self._gaps else self._private
+        against = " against everybody except whoever ran this" if self.simulated else ""
+        said = f"{self._private}{against}"
+        return f"NOT FOR PUBLICATION: {said}, but {self._gaps[0]}" if self._gaps else said
 
     @property
     def text(self) -> str:
-        """The full statement: one sentence that can stand alone, then its conditions."""
+        """The full statement: one or two sentences that can stand alone, then their conditions."""
         return " ".join([self.sentence, *self.conditions])
 
     @property
     def sentence(self) -> str:
-        """The guarantee in one sentence: what is guaranteed, for whom, and against whom."""
+        """The guarantee by itself: what is guaranteed, for whom, and against whom; first who saw all rows, if one did.
+
+        What is assumed, not proved, is said in :attr:`conditions`.
+        """
         if self.exact_releases:
             count = "1 release has" if self.exact_releases == 1 else f"{self.exact_releases} releases have"
             return f"NOT PRIVATE: {count} no noise, so nothing is guaranteed about the rows."
         if not self.private:
             return "NOT PRIVATE: the run had no privacy limit, so nothing is guaranteed about the rows."
         prefix = "" if self.publishable else "NOT FOR PUBLICATION: "
+        rests = self._rests
+        if self.simulated:
+            return (
+                f"{prefix}Whoever ran this saw all rows. Against everybody else, the synthetic data are "
+                f"{self._private} for {self._who} ({self._change}; {rests})."
+            )
         return (
             f"{prefix}The synthetic data are {self._private} for {self._who} ({self._change}), "
-            f"against {self.adversary} ({'; '.join(_RESTS_ON[part] for part in self._rests_on)})."
+            f"against {self.adversary} ({rests})."
         )
 
     @property
@@ -229,24 +318,10 @@ class Statement:
         """The assumptions and gaps of the guarantee, in one or two sentences each; empty without a guarantee."""
         if not self.private:
             return ()
-        found = []
-        if self.seeded:
-            found.append(
-                "The noise comes from a seed: a reader who knows the seed can remove it. Use such runs as simulations "
-                "only."
-            )
-        if self.terms.schema.drafted:
-            found.append(
-                "Categories and bounds in the schema were drafted from the rows and are not covered: review the schema "
-                "and delete `draft = true` once everything in it is public."
-            )
-        if self.looks_at_other_rows:
-            found.append(
-                "The split of the rows over the sites looks at all rows, so that one row more moves others: the "
-                "guarantee does not hold for readers who know how the rows were split, as run.toml says. Split them "
-                "row by row (iid, quantity:A, label-skew:A, column:NAME or values:NAME, without public sizes), or by "
-                "iid or quantity:A with public sizes."
-            )
+        found = [f"Weak: {warning}." for warning in self.warnings]
+        if self.simulated:
+            found.append(self._deployed)
+        found += [f"{_ASSUMED}{gap}" for gap in self._assumptions]
         name = "epsilon" if self.limit.pure else "(epsilon, delta)"
         limit = self._pair_of(self.limit.epsilon)
         found.append(f"The limit set for the run is {name} = {limit}; its releases cost {self._spent}.")
@@ -273,24 +348,77 @@ class Statement:
             )
         if self.assumption:
             found.append(f"Assumption: {self.assumption.rstrip('.')}.")
-        rows, sites = (
-            self.terms.unit.rows,
-            "one site" if self.terms.unit.sites == 1 else f"{self.terms.unit.sites} sites",
-        )
-        known = {k * rows: self.for_rows(k * rows) for k in (3, 10)}
-        weaker = " and ".join(f"epsilon = {value:.4g} for {k} rows" for k, value in known.items() if value < math.inf)
-        less = f" ({weaker} at a site)" if weaker else ""
-        found.append(
-            f"A person is protected less if more rows of that person are used{less}, or rows at more than {sites}."
-        )
+        found.append(self._more_rows)
         if self.terms.public_sizes:
             found.append("The number of rows at each site is public, and how many rows a person has is not protected.")
         found += [
-            "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to "
-            "the limit that each site has set for itself, for the unit that its policy protects.",
+            self._more_runs,
             "Choosing a run, a method or a setting by scores computed on real rows is not covered.",
         ]
         return tuple(found)
+
+    @property
+    def _assumptions(self) -> list[str]:
+        """What is assumed and not proved, each as one or two sentences without their beginning."""
+        found = []
+        if self.seeded:
+            found.append(
+                "that no reader knows the seed of the noise, who could remove it. Use such runs as simulations only."
+            )
+        if self.terms.schema.drafted:
+            found.append(
+                "that the schema holds public facts alone. Its categories and bounds were drafted from the rows and "
+                "are not covered: review it and delete `draft = true` once everything in it is public."
+            )
+        if self.looks_at_other_rows:
+            found.append(
+                "that no reader knows how the rows were split over the sites, as run.toml says. The split looks at all "
+                "rows, so that one row more moves others: split them row by row (iid, quantity:A, label-skew:A, "
+                "column:NAME or values:NAME, without public sizes), or by iid or quantity:A with public sizes."
+            )
+        for part in self.foreign:
+            accepted = f"to publish, accept that by name: --unproved {part.place} (unproved=[{part.place!r}] in Python)"
+            if part.accepted:
+                who = "whoever ran this" if self.simulated or part.role != "query" else "every site that answered"
+                accepted = f"{who} accepted the class by name"
+            found.append(f"{part.claim}. It is not part of fedsynth; {accepted}.")
+        return found
+
+    @property
+    def _deployed(self) -> str:
+        """Against whom a run over real sites would give the same."""
+        against = [
+            f"the trust {trust} protects against {_AGAINST[trust][0]}"
+            for trust in (self.terms.trust, "secure")
+            if trust in _AGAINST
+        ]
+        return f"Deployed at real sites, {', and '.join(dict.fromkeys(against))}."
+
+    @property
+    def _more_rows(self) -> str:
+        """What a person with more rows or sites than the unit has."""
+        rows, sites = self.terms.unit.rows, self.terms.unit.sites
+        known = {k * rows: self.for_rows(k * rows) for k in (3, 10)}
+        weaker = " and ".join(
+            f"epsilon = {rounded_up(value)} for {k} rows" for k, value in known.items() if value < math.inf
+        )
+        less = f" ({weaker} at a site)" if weaker else ""
+        at = "one site" if sites == 1 else f"{sites} sites"
+        return f"A person is protected less if more rows of that person are used{less}, or rows at more than {at}."
+
+    @property
+    def _more_runs(self) -> str:
+        """What further runs on the same rows cost: up to the limits of the sites' accounts, where there are any."""
+        if not self.simulated:
+            return (
+                "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to "
+                "the limit that each site has set for itself, for the unit that its policy protects."
+            )
+        costs = [f"{runs} such runs cost epsilon = {rounded_up(self.for_runs(runs))}" for runs in (10, 100)]
+        return (
+            "Nothing limits further runs on these rows, or on earlier or later versions of them, and costs add up: "
+            f"{', '.join(costs)}{self._at_delta}."
+        )
 
     @property
     def epsilon(self) -> float:
@@ -319,23 +447,41 @@ class Statement:
             return group_epsilon(self.limit, times)
         return epsilon_of(times**2 * self.limit.rho, self.limit.delta)
 
-    def warnings(self, rows: int | None = None) -> tuple[str, ...]:
-        """Return sentences that say why the guarantee is weak: delta above 1 / ``rows``, or an unusually large epsilon.
+    def for_runs(self, runs: int) -> float:
+        """Return the epsilon, at the same delta, of ``runs`` such runs on the same rows; infinite without a guarantee.
 
-        ``rows`` is the number of rows of the data; ``None``, for example because it must stay secret, skips that check.
+        :func:`~fedsynth.privacy.cost.repeated_epsilon` of the limit. Raises :class:`InvalidParameter` for less than
+        one.
+        """
+        if runs < 1:
+            raise InvalidParameter(f"there is at least 1 run, not {runs}")
+        return repeated_epsilon(self.limit, runs, sampled=self.sampled) if self.private else math.inf
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences that say why the guarantee is weak: a large delta, or an unusually large epsilon.
+
+        Delta is compared with 1 / :attr:`records`, if anything is known of the number of rows: a secret one would be
+        released by the comparison.
         """
         if not self.private:
             return ()
-        found = []
-        if rows and self.limit.delta > 1 / rows:
+        delta, found = self.limit.delta, []
+        if delta > WEAK_DELTA:
             found.append(
-                f"delta = {self.limit.delta:.3g} is above 1 / rows = {1 / rows:.3g}: publishing a few rows as they are "
-                f"would satisfy it; choose a delta well below {1 / rows:.1g}"
+                f"delta = {in_full(delta)} is above {WEAK_DELTA:g}: to publish that share of the rows as they are "
+                "would satisfy the guarantee"
+            )
+        elif self.records and delta > 1 / self.records:
+            rows = f"the {self.records:,.0f} rows" if self.terms.public_sizes else f"about {self.records:,.0f} rows"
+            found.append(
+                f"delta = {in_full(delta)} is above 1 / {self.records:.0f}, one over {rows}: to publish a few rows as "
+                "they are would satisfy the guarantee; choose a delta well below that"
             )
         if self.limit.epsilon > LARGEST_USUAL_EPSILON:
             found.append(
-                f"epsilon = {self.limit.epsilon:.4g} is above {LARGEST_USUAL_EPSILON:g}: the guarantee excludes hardly "
-                "any attack; usual values are 0.1 to 10"
+                f"epsilon = {rounded_up(self.limit.epsilon)} is above {LARGEST_USUAL_EPSILON:g}: the guarantee "
+                "excludes hardly any attack; usual values are 0.1 to 10"
             )
         return tuple(found)
 
@@ -365,16 +511,19 @@ class Statement:
         return _AGAINST.get(self.terms.trust, (f"the adversary that the trust {self.terms.trust!r} names", "assumed"))
 
     def _pair_of(self, epsilon: float) -> str:
-        return f"{epsilon:.4g}" if self.limit.pure else f"({epsilon:.4g}, {self.limit.delta:.3g})"
+        return rounded_up(epsilon) if self.limit.pure else f"({rounded_up(epsilon)}, {in_full(self.limit.delta)})"
 
     @property
     def _private(self) -> str:
         return f"{self._pair_of(self.epsilon)}-differentially private"
 
     @property
+    def _at_delta(self) -> str:
+        return "" if self.limit.pure else f" at delta = {in_full(self.limit.delta)}"
+
+    @property
     def _spent(self) -> str:
-        at = "" if self.limit.pure else f" at delta = {self.limit.delta:.3g}"
-        return f"epsilon = {self.spent.at(self.limit.delta):.4g}{at}"
+        return f"epsilon = {rounded_up(self.spent.at(self.limit.delta))}{self._at_delta}"
 
     @property
     def _who(self) -> str:

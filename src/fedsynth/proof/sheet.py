@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsynth.errors import number_of
 from fedsynth.federation.wire import QuestionHead
-from fedsynth.privacy.cost import Budget, Cost, Norms, to_json
+from fedsynth.privacy.cost import Budget, Cost, Norms, in_full, rounded_up, to_json
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.release import kind_of
 
@@ -117,7 +117,11 @@ class ProofSheet:
     def text(self) -> str:
         """The sheet as a table to read, with all problems and the verdict."""
         width = max([len(name) for name in self.per_site], default=4)
-        limit = "none" if self.limit.exact else f"epsilon = {self.limit.epsilon:.4g}, delta = {self.limit.delta:.3g}"
+        limit = (
+            "none"
+            if self.limit.exact
+            else f"epsilon = {rounded_up(self.limit.epsilon)}, delta = {in_full(self.limit.delta)}"
+        )
         columns: tuple[str, ...] = ("step", "question", "digest", "cells", "L1", "L2", "noise", "std", "cost")
         columns += ("asked", "answered", "exchanges", "bytes")
         rows = [_cells_of(line, self.limit) for line in self.lines]

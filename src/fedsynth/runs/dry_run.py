@@ -191,7 +191,7 @@ def dry_run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # made-up rows may be fewer than sites
         federation = federate(
-            parts,
+            _of_strangers(parts),
             terms.schema,
             terms.budget,
             trust=trust_named(terms.trust, terms.trust_options),
@@ -199,6 +199,7 @@ def dry_run(
             seed=seed,
             public_sizes=terms.public_sizes,
             queries=queries,
+            weak_delta=True,  # a forecast guarantees nothing
             transport=lambda sites: InProcess([dataclasses.replace(site, trains=trains) for site in sites]),
         )
     federation = dataclasses.replace(federation, noise=NoiseRecord(tell=say_nothing))  # callers say what it drowns
@@ -207,6 +208,15 @@ def dry_run(
         if terms.public_sizes:
             federation.public_sizes()  # a deployed run asks for them
     return federation, method.fit(federation)
+
+
+def _of_strangers(parts: Sequence[Table]) -> list[Table]:
+    """Return the tables with a person of its own for each row, of whom no unit needs to drop any."""
+    ends = np.cumsum([len(part) for part in parts])
+    return [
+        dataclasses.replace(part, persons=np.arange(end - len(part), end, dtype=np.uint64))
+        for part, end in zip(parts, ends, strict=True)
+    ]
 
 
 def _one_step(ledger: Ledger, times: int) -> Iterator[int]:

@@ -27,6 +27,7 @@ from fedsynth.errors import FedsynthError, SchemaError, said
 from fedsynth.federation.resolution import SmallGroups
 from fedsynth.federation.trust import Trust
 from fedsynth.files import load_toml, write_private, write_whole
+from fedsynth.keys import SecretBytes
 from fedsynth.privacy.ledger import LedgerFile
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -139,7 +140,7 @@ class RunFolder:
     def ledger(self) -> LedgerFile:
         """The server's ledger; raises :class:`~fedsynth.errors.FedsynthError` for one without a statement, or none."""
         ledger = LedgerFile.read(self.ledger_file)
-        if ledger.statement is None or not {"private", "seeded"} <= set(ledger.statement):
+        if ledger.statement is None or not {"private", "seeded", "simulated"} <= set(ledger.statement):
             raise FedsynthError(f"{self.ledger_file} has no statement of the guarantee; run the job again")
         if "split_seed" in self.made and "split" not in self.made:
             _log.warning(
@@ -205,7 +206,7 @@ class RunFolder:
                     f"the run's data file {source.file} is gone; restore it, since a report compares with its rows"
                 )
         try:
-            key = bytes.fromhex(self.rows_key.read_text(encoding="ascii"))
+            key = SecretBytes.fromhex(self.rows_key.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
             raise FedsynthError(
                 f"{self.rows_key} is missing or damaged, so it cannot be checked whether {job.data} still holds the "
@@ -256,7 +257,8 @@ class RunFolder:
             write_frame(spreadsheet_safe(synthetic), self.path / "synthetic-spreadsheet.csv")
         synthesizer.save(self.model_file)
         federation.schema.save(self.schema_file)
-        account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
+        stated = synthesizer.statement or federation.statement
+        account = {**federation.ledger.to_json(), "statement": stated.to_json()}
         write_whole(self.ledger_file, json.dumps(account, indent=1))
         by = {
             "fedsynth": fedsynth.__version__,

@@ -25,7 +25,7 @@ from fedsynth.files import Records, parse_toml, read_text, refuse_format
 from fedsynth.keys import KEY_BYTES
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import Budget, Unit, require_delta
 from fedsynth.schema import Schema
 from fedsynth.settings import Settings, read_settings
 from fedsynth.terms import Terms
@@ -158,19 +158,26 @@ class Job(Settings, frozen=True):
     """Sets of columns whose joint counts matter most, as ORDER[:COUNT[:SEED]]: 2 is all pairs, 3:64 is 64 sets of three
     columns, drawn at random by SEED (default 0). For auto, aim and the flaim family. Default: all pairs, with equal
     weights; for auto no set in particular."""
+    weak_delta: bool = False
+    """The yes that a delta above 0.01 needs: with so large a delta, even publishing that share of the rows as they are
+    would satisfy the guarantee."""
+    unproved: tuple[str, ...] = ()
+    """Class of another package, as package.module:Class, that the guarantee may rest on although fedsynth does not
+    prove it; repeat it for several. A query, trust, method or source that is not part of fedsynth and not named here
+    makes a simulated result not for publication."""
     public_sizes: bool = False
     """Treat each site's number of rows as public knowledge, which the guarantee does not hide. Without it, methods that
     need the numbers pay for noisy ones with a part of the budget."""
     rows_per_person: Annotated[int, Meta(ge=1)] = 1
     """Largest number of rows that one person has at a site; all of them are protected together. A larger number means
-    more noise."""
+    more noise. Where rows are here, more than 1 needs --person."""
     sites_per_person: Annotated[int, Meta(ge=1)] = 1
     """Largest number of sites at which one person has rows; all of these rows are protected together. A larger number
-    means more noise."""
+    means more noise. Where rows are here, more than 1 needs --person."""
     person: str = ""
     """Column that tells which person a row is about; it need not be in the schema. At most --rows-per-person rows of
-    each person, counted over all sites, are used, and no rows without a person. Default: no rows are dropped; the
-    guarantee then presumes that nobody has more than --rows-per-person at a site."""
+    each person, counted over all sites, are used, and no rows without a person. Default: no rows are dropped, and the
+    guarantee is for single rows."""
     holdout: float = 0.0
     """Share of the rows, at least 0 and below 1, that no site gets and on which the result is scored, e.g. 0.1 for a
     tenth."""
@@ -199,6 +206,7 @@ class Job(Settings, frozen=True):
         if not self.trust:
             sites = self.sites if self.deployment is None else len(self.deployment.sites)
             msgspec.structs.force_setattr(self, "trust", default_trust(sites))
+        require_delta(self.budget.delta, weak_delta=self.weak_delta)
         if self.deployment is None:
             return
         self._check_min_sites(self.deployment)

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from fedsynth.data.sources import plugin_of
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation, begun
@@ -26,9 +27,11 @@ from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
 from fedsynth.federation.trust import roster_digest
 from fedsynth.files import sync
+from fedsynth.keys import SecretBytes
 from fedsynth.methods import Method, find_method
-from fedsynth.methods.registry import stated
+from fedsynth.methods.registry import rest_on_method, stated
 from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.persons import require_one_row
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.statement import Statement
 from fedsynth.progress import Progress, ignore_progress
@@ -76,9 +79,12 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
 
     With ``force``, a directory that an earlier run wrote is replaced. Raises :class:`~fedsynth.errors.FedsynthError` if
     ``out`` exists and may not be replaced, :class:`~fedsynth.errors.Unsupported` for the job of a deployment and for a
-    target without a hold-out, and any error of the run itself; then nothing is written.
+    target without a hold-out, :class:`~fedsynth.errors.InvalidParameter` for a limit on the rows of persons whom no
+    column tells apart, and any error of the run itself; then nothing is written.
     """
     refuse_existing(out, force=force)
+    if not job.person:
+        require_one_row(job.rows_per_person, job.sites_per_person)
     if job.deployment is not None:
         raise Unsupported("the job is one of a deployment; simulate its method, budget and trust with --data instead")
     if job.target and not job.holdout:
@@ -102,9 +108,13 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             public_sizes=job.public_sizes,
             exact=not declared.private,
             queries=declared.queries,
+            unproved=job.unproved,
+            weak_delta=job.weak_delta,
             transcript=folder.transcript,
             progress=progress,
         )
+        if place := plugin_of(job.data):
+            federation.rests_on("source", job.data.partition("://")[0], place)
         federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180")
         agreed = Agreement.of(federation.terms, len(rows.sites), job.method, method, federation.agreement.roster)
         federation = replace(federation, noise=_forewarned(job, method, rows), agreed=agreed)
@@ -179,10 +189,12 @@ def run_deployed(
             secret=secret,
             coordinator=coordinator,
             identities=identities,
+            simulated=False,
         )
         federation = replace(
             federation,
             min_sites=deployment.least,
+            unproved=job.unproved,
             agreed=agreed,
             rfc4180=True,
             seen=witness.seen,
@@ -259,12 +271,14 @@ def with_hidden_groups(
 
 
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
+    rest_on_method(method, federation)
     synthesizer = method.fit(federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
     target = job.target or str(job.options.get("target", ""))
     synthesizer, hidden = with_hidden_groups(synthesizer, federation, target)
     lost = tuple(sorted(set(federation.lost)))
-    return RunResult(out, synthesizer, synthetic, federation.ledger, federation.statement, lost, hidden)
+    assert synthesizer.statement is not None
+    return RunResult(out, synthesizer, synthetic, federation.ledger, synthesizer.statement, lost, hidden)
 
 
 def _rows_key(job: Job) -> bytes:
@@ -274,5 +288,5 @@ def _rows_key(job: Job) -> bytes:
     such a run is not private anyway, and all its files are reproducible.
     """
     if job.seed is None:
-        return secrets.token_bytes(32)
-    return hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()
+        return SecretBytes(secrets.token_bytes(32))
+    return SecretBytes(hashlib.sha256(f"rows of seed {job.seed}".encode()).digest())

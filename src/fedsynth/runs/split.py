@@ -21,6 +21,7 @@ from fedsynth.data.sources import open_source
 from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.files import Records
+from fedsynth.keys import SecretBytes
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -102,7 +103,7 @@ def read_rows(
 
 def _divided(table: Table, job: Job, how: Partition, split_seed: int, key: bytes) -> tuple[list[Table], Table | None]:
     if job.public_sizes and isinstance(how, IID | Quantity):
-        secret = hmac.digest(key, b"permutation of rows", "sha256")
+        secret = SecretBytes(hmac.digest(key, b"permutation of rows", "sha256"))
         place = dealt(table, job.holdout, job.sites, how, split_seed, secret)
         fits, misfits = place[: len(table)], place[len(table) :]
         # A public size counts the rows left out, too, so that it does not tell whether a row fits.

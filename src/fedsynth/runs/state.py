@@ -14,7 +14,7 @@ from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.files import load_json, private_folder, write_private
-from fedsynth.keys import KEY_BYTES, Keys
+from fedsynth.keys import KEY_BYTES, Keys, SecretBytes
 from fedsynth.locks import exclusive
 from fedsynth.platforms import is_exposed
 
@@ -75,6 +75,9 @@ class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job: _Hex
     seed: int
     secret: _Hex
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(job={self.job!r})"
 
 
 class WitnessTransport:
@@ -145,4 +148,4 @@ def begin(state: Path, digest: str) -> tuple[int, bytes]:
             f"job.toml or the schema has changed since the run {state.name!r} began; restore it to resume, or "
             f"{renamed} to begin anew"
         )
-    return begun.seed, bytes.fromhex(begun.secret)
+    return begun.seed, SecretBytes.fromhex(begun.secret)

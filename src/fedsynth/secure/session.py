@@ -65,9 +65,9 @@ class PairSecrets(NamedTuple):
     this site sends to the other, ``unseals`` opens the one that it gets.
     """
 
-    seed: bytes
-    seals: bytes
-    unseals: bytes
+    seed: keys.SecretBytes
+    seals: keys.SecretBytes
+    unseals: keys.SecretBytes
 
 
 ANNOUNCEMENT_BYTES = 2 * keys.KEY_BYTES
@@ -225,11 +225,7 @@ class Session:
         first, second = (owner, other) if owner < other else (other, owner)
         public = self.announcement(other)[: keys.KEY_BYTES]
         agreed = keys.agree(private, public, "pair", self.digest, first, second, keys=3)
-        seed, one, two = (
-            agreed[: keys.KEY_BYTES],
-            agreed[keys.KEY_BYTES : -keys.KEY_BYTES],
-            agreed[-keys.KEY_BYTES :],
-        )
+        seed, one, two = (keys.SecretBytes(agreed[at : at + keys.KEY_BYTES]) for at in range(0, 96, keys.KEY_BYTES))
         return PairSecrets(seed, one, two) if owner == first else PairSecrets(seed, two, one)
 
     def self_mask_key(self, secret: bytes) -> bytes:

@@ -111,9 +111,9 @@ _Kept = TypeVar("_Kept", ShareKeys, MaskAnswer, Approve)
 class _Held(NamedTuple):
     """What a site holds of a neighbour: shares of its two secrets, and the seed of the mask between the two."""
 
-    self_mask: bytes
-    mask_secret: bytes
-    seed: bytes
+    self_mask: keys.SecretBytes
+    mask_secret: keys.SecretBytes
+    seed: keys.SecretBytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +355,8 @@ class SecureSum(Trust, SumProtocol):
                 key = pair.seals if sender == site.name else pair.unseals
                 plain = keys.decrypted(key, boxes[start : start + BOX_BYTES])
                 good += 1
-            opened[sender] = _Held(plain[:SHARE_BYTES], plain[SHARE_BYTES:], pair.seed)
+            shares = keys.SecretBytes(plain[:SHARE_BYTES]), keys.SecretBytes(plain[SHARE_BYTES:])
+            opened[sender] = _Held(*shares, pair.seed)
         _require(good, len(neighbours), session.layout.threshold)
         _require(len(all_senders), len(session.members), self.threshold(len(session.members)))
         return opened
@@ -405,7 +406,7 @@ class SecureSum(Trust, SumProtocol):
         share = self.share(site.release, site.norms, len(session.members))
         excess = _seeds(site, session, range(share.kept(self.honest(len(survivors))), len(share.parts)))
         return SharesAnswer(
-            _secret(site, session, SELF_MASK),
+            bytes(_secret(site, session, SELF_MASK)),
             as_bytes(shares, SHARE_BYTES),
             as_bytes(pairs, keys.KEY_BYTES),
             as_bytes(excess, SEED_BYTES),

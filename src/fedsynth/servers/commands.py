@@ -13,6 +13,7 @@ from fedsynth import errors
 from fedsynth.cli.options import log_to_stderr, say
 from fedsynth.deploy.commands.enrol import compare
 from fedsynth.platforms import require_posix
+from fedsynth.privacy.cost import in_full
 
 
 def init(folder: Path, /, *, address: str, json_: bool = False) -> None:
@@ -139,7 +140,8 @@ def _agree(
 
     terms, members = read_terms(invitation, roster)
     shown = (
-        f"The terms of a federation:\n  job      {terms.method}, epsilon {terms.epsilon:g}, delta {terms.delta:g}\n"
+        "The terms of a federation:\n"
+        f"  job      {terms.method}, epsilon {in_full(terms.epsilon)}, delta {in_full(terms.delta)}\n"
         f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites\n"
         f"  answers  at most {questions} questions about one vault of shares"
     )

@@ -18,6 +18,7 @@ import tomli_w
 from fedsynth.deploy.roster import Invitation, InvitedTerms, SignedRoster, load
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, private_folder, write_private, write_whole
+from fedsynth.keys import SecretBytes
 from fedsynth.platforms import is_exposed
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Unit
@@ -80,7 +81,7 @@ def server_secret(folder: Path) -> bytes:
         secret = b""
     if len(secret) != 32:
         raise FedsynthError(f"{path} is damaged; restore it from its backup")
-    return secret
+    return SecretBytes(secret)
 
 
 def pin(folder: Path, cards: Sequence[ServerCard]) -> None:

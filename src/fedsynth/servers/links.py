@@ -220,7 +220,7 @@ class Meetings:
 
     cards: Sequence[ServerCard]
     position: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     _waiting: dict[tuple[int, bytes], socket.socket] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -287,7 +287,7 @@ class Listener:
 
     cards: Sequence[ServerCard]
     position: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     serve: Callable[[int | None, ssl.SSLSocket], None]
     failed: Callable[[Exception], Any]
 

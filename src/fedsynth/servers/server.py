@@ -35,7 +35,7 @@ from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Bytes, DealtShares
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import Request, agreed_in, decode, encode, is_signed
-from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, seal, sign, verified
+from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, SecretBytes, seal, sign, verified
 from fedsynth.keys import digest as keyed_digest
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.book_file import Charge
@@ -187,7 +187,7 @@ class ServerTerms:
         check_publics(self.publics)
 
 
-@dataclass
+@dataclass(repr=False)
 class _Vault:
     """The server's two shares, each summed over the vault's sites, or over those of a deposit not yet kept."""
 
@@ -212,7 +212,7 @@ class _Vault:
         self.held += other.held
 
 
-@dataclass
+@dataclass(repr=False)
 class _Pending:
     """The shares of one site until the other servers have confirmed that they hold the same shares."""
 
@@ -245,7 +245,7 @@ class ComputeParty:
     """
 
     terms: ServerTerms
-    secret: bytes
+    secret: bytes = field(repr=False)
     book: Book
     _vaults: dict[str, _Vault] = field(default_factory=dict)
     _staged: dict[str, tuple[str, _Vault]] = field(default_factory=dict)
@@ -399,8 +399,8 @@ class ComputeParty:
         at, cells, body = self.terms.position, staged.layout.cells, dealt.body.tobytes()
         if at and hashlib.sha256(body).digest() != dealt.digest:
             raise Refused(f"the share of {site} was changed on its way to this server; run the same command again")
-        opened = self.keys.unseal(dealt.keys[at].tobytes(), str(at), *context)
-        secrets = opened[:KEY_BYTES], opened[KEY_BYTES:]
+        opened = SecretBytes(self.keys.unseal(dealt.keys[at].tobytes(), str(at), *context))
+        secrets = SecretBytes(opened[:KEY_BYTES]), SecretBytes(opened[KEY_BYTES:])
         own, following = (
             open_share(secret, body, cells, *context) if number == SERVERS - 1 else expand(secret, cells)
             for secret, number in zip(secrets, (at, (at + 1) % SERVERS), strict=True)

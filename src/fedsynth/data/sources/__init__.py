@@ -42,6 +42,13 @@ def open_source(text: str, folder: Path = Path(), records: Records | None = None
     return replace(source, records=records)
 
 
+def plugin_of(text: str) -> str:
+    """Return what opens the address ``text``, as ``package.module:name``, if another package does; else ""."""
+    scheme, mark, _ = text.partition("://")
+    found = installed("fedsynth.sources", _DATABASES, scheme) if mark and scheme not in _DATABASES else {}
+    return found[scheme].value if found else ""
+
+
 def _opened(text: str, folder: Path) -> Source:
     scheme, mark, _ = text.partition("://")
     if mark and scheme in _DATABASES:

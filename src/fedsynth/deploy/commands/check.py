@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedsynth import errors
 from fedsynth.cli.options import check_text, confirm, say
 from fedsynth.plugins import named
+from fedsynth.privacy.cost import in_full, rounded_up
 
 if TYPE_CHECKING:
     from fedsynth.deploy.host.config import SiteConfig
@@ -264,8 +265,8 @@ def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]
         runs.append({**facts, **terms, "questions": asked})
         what = f"{agreed.method or 'method not told'}, {agreed.trust}, sites: {agreed.sites}"
         lines.append(
-            f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {spent.at(delta):.4g}, idle for {idle:.1f} "
-            f"of {config.policy.keep_runs_days:g} days, {errors.number_of(len(asked), 'question')}"
+            f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {rounded_up(spent.at(delta))}, idle "
+            f"for {idle:.1f} of {config.policy.keep_runs_days:g} days, {errors.number_of(len(asked), 'question')}"
             + (", the last of them:" if len(asked) > _LISTED else "")
         )
         lines += [
@@ -306,7 +307,8 @@ def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool)
     before, after = (total.at(limit.delta) for total in (lost.before, lost.after))
     lines = [f"{config.name}: the backup lacks charges. Charged is each run that was open then, or given by --began:"]
     for one, known, rest in costs:
-        said = f"epsilon {one.limit.epsilon:g}" + (f" at delta {one.limit.delta:g}" if one.limit.delta else "")
+        at = f" at delta {in_full(one.limit.delta)}" if one.limit.delta else ""
+        said = f"epsilon {in_full(one.limit.epsilon)}{at}"
         lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
     if not limit.exact and any(rest > limit.price(one.limit.rest(one.spent)) * ROUNDING for one, _, rest in costs):
         lines.append(
@@ -314,7 +316,9 @@ def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool)
             "this site's budget it counts for more than the limit (docs/policy.md)"
         )
     lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; {errors.number_of(len(costs), 'run')} closed")
-    lines.append(f"  account: epsilon {before:.4g} of {limit.epsilon:g} now, {after:.4g} afterwards")
+    lines.append(
+        f"  account: epsilon {rounded_up(before)} of {in_full(limit.epsilon)} now, {rounded_up(after)} afterwards"
+    )
     if asks and json_:
         runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]
         facts = {"name": config.name, "charged": False, "runs": runs}

@@ -29,7 +29,12 @@ def deploy_init(
     sites: str,
     job: Annotated[
         partial[Job],
-        Fields("epsilon", "delta", "options", "rows_per_person", "sites_per_person", method="auto", trust=""),
+        Fields(
+            *("epsilon", "delta", "weak_delta", "unproved", "options", "rows_per_person", "sites_per_person"),
+            rare=("weak_delta", "unproved"),
+            method="auto",
+            trust="",
+        ),
     ],
     superlink: str = "fed.example.org:443",
     json_: bool = False,

@@ -15,6 +15,7 @@ from fedsynth import errors
 from fedsynth.cli.options import confirm, say
 from fedsynth.files import Records
 from fedsynth.platforms import require_posix
+from fedsynth.privacy.cost import in_full
 
 if TYPE_CHECKING:
     from fedsynth.deploy.roster import Admission, Invitation
@@ -79,7 +80,8 @@ def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_count
         f"An invitation of site {invitation.site} to a federation:\n"
         f"  server   {terms.superlink}\n"
         f"  schema   {Schema.from_toml(terms.schema).digest[:12]}, which is schema.toml in the folder\n"
-        f"  job      {terms.method}, epsilon {terms.epsilon:g}, delta {terms.delta:g}, trust {terms.trust}\n"
+        f"  job      {terms.method}, epsilon {in_full(terms.epsilon)}, delta {in_full(terms.delta)}, trust "
+        f"{terms.trust}\n"
         f"  protects a person with {errors.number_of(terms.rows_per_person, 'row')} at each of "
         f"{errors.number_of(terms.sites_per_person, 'site')}{kinds}"
     )

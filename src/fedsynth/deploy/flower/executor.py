@@ -47,6 +47,7 @@ from fedsynth.deploy.flower.grid import FlowerGrid
 from fedsynth.deploy.flower.server import FlowerTransport
 from fedsynth.deploy.progress import Tell, run_watched
 from fedsynth.errors import FedsynthError, Refused, explained
+from fedsynth.keys import SecretBytes
 from fedsynth.platforms import is_exposed
 from fedsynth.runs.job import Job
 
@@ -132,7 +133,7 @@ def server_secret(path: Path) -> bytes:
         raise FedsynthError(f"{path} is missing or empty; `fedsynth deploy init` makes it: give the SuperLink the same")
     if is_exposed(path, stat.S_IRWXO):
         raise FedsynthError(f"{path} can be read by everybody; run chmod o-rwx {path}")
-    return path.read_bytes()
+    return SecretBytes(path.read_bytes())
 
 
 @contextmanager
@@ -175,7 +176,7 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
             )
             status, details = SubStatus.COMPLETED, ""
             _log.info("the table is in %s; %s", outcome.folder, outcome.statement.headline)
-            for warning in outcome.statement.warnings():
+            for warning in outcome.statement.warnings:
                 _log.warning("%s", warning)
             _log.info("sites that missed a round: %s", ", ".join(outcome.lost) or "none")
         except (FedsynthError, OSError) as error:

@@ -39,7 +39,7 @@ from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
 from fedsynth.platforms import ALLOW_NOBODY, NOT_CHECKED, POSIX
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.cost import Budget, Cost, in_full, rounded_up
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import with_lines
 
@@ -447,7 +447,7 @@ def _rows(config: SiteConfig) -> str:
         raise SchemaError(with_lines(head, found))
     if config.policy.budget.delta > 1 / rows:
         raise FedsynthError(
-            f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
+            f"[policy] delta = {in_full(config.policy.budget.delta)} is more than one over the {rows} rows: that "
             "promises a single record nothing; choose one well below, such as 1e-6"
         )
     told = f"{rows} rows fit schema {schema.digest[:12]}"
@@ -483,7 +483,7 @@ def account_text(config: SiteConfig, account: Book) -> str:
     whether answers without noise were given, after which nothing is guaranteed.
     """
     limit, least, change, row = config.policy.budget, config.policy.change, account.change, account.head()[0]
-    at = f" at delta = {limit.delta:g}" if limit.delta else ""
+    at = f" at delta = {in_full(limit.delta)}" if limit.delta else ""
     ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
     spent, demanded = account.spent(), change.covering(least)
     if spent == Cost():
@@ -491,11 +491,13 @@ def account_text(config: SiteConfig, account: Book) -> str:
     if demanded != change:
         try:
             repriced = account.spent_under(least)
-            ended += f"; for {demanded}, as [policy] demands now, it is epsilon = {repriced.at(limit.delta):.4g}"
+            ended += (
+                f"; for {demanded}, as [policy] demands now, it is epsilon = {rounded_up(repriced.at(limit.delta))}"
+            )
         except Refused as error:
             ended += f"; nothing is answered: {error}"
     return (
-        f"spent epsilon = {spent.at(limit.delta):.4g} of {limit.epsilon:g}{at} for {change}, "
+        f"spent epsilon = {rounded_up(spent.at(limit.delta))} of {in_full(limit.epsilon)}{at} for {change}, "
         f"{len(account.open_runs())} open runs, audit row {row}{ended}"
     )
 
@@ -534,7 +536,8 @@ def _invited(config: SiteConfig) -> PreflightCheck:
     """Compare the run that the invitation names with the policy, which may rightly refuse it."""
     run, policy = load(config.folder / INVITATION, Invitation).terms, config.policy
     asked, limit = Budget(run.epsilon, run.delta), policy.per_run or policy.budget
-    told = f"the invitation names {run.method} under {run.trust}, epsilon {run.epsilon:g} at delta {run.delta:g}"
+    told = f"the invitation names {run.method} under {run.trust}, epsilon {in_full(run.epsilon)} at delta "
+    told += in_full(run.delta)
     against = []
     if policy.methods and run.method not in policy.methods:
         against.append(f"methods are {', '.join(sorted(policy.methods))}")
@@ -542,7 +545,7 @@ def _invited(config: SiteConfig) -> PreflightCheck:
         against.append(f"trusts are {', '.join(sorted(policy.trusts)) or 'none'}")
     if not (policy.plans or policy.exact or limit.covers(Cost.of(asked.amount, pure=asked.pure))):
         which = "per_run" if policy.per_run else "budget"
-        against.append(f"{which} is epsilon {limit.epsilon:g} at delta {limit.delta:g}")
+        against.append(f"{which} is epsilon {in_full(limit.epsilon)} at delta {in_full(limit.delta)}")
     if run.rows_per_person < policy.unit.rows or run.sites_per_person < policy.unit.sites:
         against.append(f"unit is rows = {policy.unit.rows}, sites = {policy.unit.sites}")
     if not against:

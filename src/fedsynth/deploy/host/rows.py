@@ -25,6 +25,7 @@ from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.site import rows_digest
 from fedsynth.files import private_folder, write_private
+from fedsynth.keys import SecretBytes
 from fedsynth.locks import exclusive
 from fedsynth.platforms import is_exposed
 from fedsynth.rows import Rows, Table
@@ -61,9 +62,9 @@ class RunRows:
     config: SiteConfig
     schema: Schema
     account: Book
-    secret: bytes
+    secret: bytes = field(repr=False)
     # The table of the run that asked last, by its name: a transport's message may hold many questions.
-    _last: dict[str, Table] = field(default_factory=dict)
+    _last: dict[str, Table] = field(default_factory=dict, repr=False)
 
     @property
     def holds_rows(self) -> bool:
@@ -268,7 +269,7 @@ def person_limit(config: SiteConfig, secret: bytes) -> PersonLimit | None:
 
 
 def _persons_key(secret: bytes) -> bytes:
-    return hmac.digest(secret, b"rows of persons", "sha256")
+    return SecretBytes(hmac.digest(secret, b"rows of persons", "sha256"))
 
 
 def _stamp(path: Path) -> dict[str, int]:

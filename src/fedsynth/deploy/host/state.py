@@ -34,7 +34,7 @@ from fedsynth.federation.wire import (
     write_reply,
 )
 from fedsynth.files import private_folder, write_private, write_whole
-from fedsynth.keys import Keys
+from fedsynth.keys import Keys, SecretBytes
 from fedsynth.platforms import is_exposed
 from fedsynth.privacy.book import Book
 from fedsynth.schema import Schema
@@ -92,7 +92,7 @@ def site_secret(config: SiteConfig, account: Book | None = None) -> bytes:
         raise FedsynthError(
             f"{config.account} holds no secret, so fedsynth did not make it; restore it from the backup"
         )
-    return secret
+    return SecretBytes(secret)
 
 
 def require_state(config: SiteConfig) -> None:
