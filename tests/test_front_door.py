@@ -271,6 +271,8 @@ def test_methods_and_budgets_are_compared_on_held_out_rows() -> None:
     )  # of independent columns
     assert "column similarity" in str(found)
     assert "<table" in found._repr_html_()
+    for said in (str(found), repr(found), found._repr_html_()):
+        assert "computed from real rows, and no guarantee covers them: do not publish them" in said
 
 
 @pytest.mark.skipif(not POSIX, reason="a federation needs a POSIX system: tests/test_platforms.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,15 @@ def table(rows: int, seed: int = 0) -> Table:
 def tables(number: int, rows: int = 30) -> list[Table]:
     """Return the rows of several sites, of different numbers."""
     return [table(rows + 7 * k, k) for k in range(number)]
+
+
+def of_strangers(held: Sequence[Table] | Mapping[str, Table]) -> Any:
+    """Return the tables with a person of its own for each row, so that every unit of protection holds."""
+    if isinstance(held, Mapping):
+        return dict(zip(held, of_strangers(list(held.values())), strict=True))
+    ends = np.cumsum([len(one) for one in held])
+    ids = [np.arange(end - len(one), end, dtype=np.uint64) for one, end in zip(held, ends, strict=True)]
+    return [replace(one, persons=of) for one, of in zip(held, ids, strict=True)]
 
 
 def scores(steps: int = 1, records: int = 30) -> FLAIMSelection:
@@ -231,6 +240,8 @@ def start(
 ) -> Federation:
     """Return a seeded federation over a network: of five sites under local noise, if nothing else is said."""
     held = tables(5) if held is None else held
+    if "unit" in options:
+        held = of_strangers(held)
     with warned_of_empty(held):
         return federate(
             held,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -55,9 +55,9 @@ SURE = 3.09  # standard errors: 99.9 %, one-sided
 pytestmark = pytest.mark.filterwarnings("ignore:1 of 2 sites has no rows")
 
 UNIT = Unit(rows=16)
-NOBODY = SCHEMA.encode(frame(0))
-TARGETED = SCHEMA.encode(pd.DataFrame([TARGET] * UNIT.rows))
-OTHERS = SCHEMA.encode(frame(40))
+NOBODY = replace(SCHEMA.encode(frame(0)), persons=np.zeros(0, np.uint64))
+TARGETED = replace(SCHEMA.encode(pd.DataFrame([TARGET] * UNIT.rows)), persons=np.zeros(UNIT.rows, np.uint64))
+OTHERS = replace(SCHEMA.encode(frame(40)), persons=np.arange(1, 41, dtype=np.uint64))
 
 
 @dataclass

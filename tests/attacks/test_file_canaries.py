@@ -81,21 +81,21 @@ def open_quotes(folder: Path, there: bool) -> tuple[Path, dict[str, Any]]:
         lines[5:5] = body
     file = folder / "rows.csv"
     file.write_text("\n".join(lines) + "\n")
-    return file, {"rows_per_person": ROWS}
+    return file, {"rows_per_person": ROWS, "person": "person"}
 
 
 def missing_values(folder: Path, there: bool) -> tuple[Path, dict[str, Any]]:
     """A Parquet file of integers, which one missing value of the person turns into floats."""
     rows = target()
     rows["kind"] = [np.nan, *[7.0] * (ROWS - 1)]
-    return parquet(folder, rows, there), {"rows_per_person": ROWS}
+    return parquet(folder, rows, there), {"rows_per_person": ROWS, "person": "person"}
 
 
 def other_types(folder: Path, there: bool) -> tuple[Path, dict[str, Any]]:
     """A Parquet file of integers, which one fraction of the person turns into floats; the row with it does not fit."""
     rows = target()
     rows["kind"] = [2.5, *[7.0] * (ROWS - 1)]
-    return parquet(folder, rows, there), {"rows_per_person": ROWS}
+    return parquet(folder, rows, there), {"rows_per_person": ROWS, "person": "person"}
 
 
 def repeated_persons(folder: Path, there: bool) -> tuple[Path, dict[str, Any]]:

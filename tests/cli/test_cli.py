@@ -191,7 +191,7 @@ def test_an_infinite_epsilon_is_no_noise_and_said_to_be_not_private(people, sche
 def test_delta_zero_is_pure_differential_privacy(people, schema, tmp_path):
     options = ("--data", people, "--schema", schema, "--sites", 3, "--epsilon", 2, "--delta", 0)
     said = answer("simulate", *options, "--out", tmp_path / "run")
-    assert said["statement"]["headline"] == "2-differentially private"
+    assert said["statement"]["headline"] == "2-differentially private against everybody except whoever ran this"
     assert said["ledger"]["spent"]["epsilon"] == pytest.approx(2)
 
 
@@ -199,8 +199,24 @@ def test_weak_guarantees_are_warned_of(people, schema, tmp_path):
     options = ("--data", people, "--schema", schema, "--sites", 3)
     said = answer("simulate", *options, "--epsilon", 30, "--delta", 0.01, "--out", tmp_path / "run")
     assert ["delta" in one or "epsilon" in one for one in said["warnings"]] == [True, True]
+    assert all(f"Weak: {one}." in said["statement"]["conditions"] for one in said["warnings"])
     done = fedsynth("simulate", *options, "--epsilon", 30, "--delta", 0.01, "--out", tmp_path / "again")
-    assert done.stdout.count("WARNING: ") == 2
+    assert done.stdout.count("Weak: ") == 2
+    kept = json.loads((tmp_path / "again" / "ledger.json").read_text())["statement"]
+    assert len(kept["warnings"]) == 2
+    weak = ("simulate", *options, "--epsilon", 1, "--delta", 0.999999)
+    refused = fedsynth(*weak, "--out", tmp_path / "weak")
+    assert (refused.returncode, "--weak-delta" in refused.stderr) == (2, True)
+    said = answer(*weak, "--weak-delta", "--out", tmp_path / "weak")
+    assert said["statement"]["headline"].startswith("(1, 0.999999)-differentially private")
+    assert answer("simulate", "--config", tmp_path / "weak" / "run.toml", "--out", tmp_path / "same")["warnings"]
+
+
+def test_rows_per_person_need_the_persons(people, schema, tmp_path):
+    options = ("--data", people, "--schema", schema, *BUDGET, "--out", tmp_path / "run")
+    for limit in (("--rows-per-person", 3), ("--sites-per-person", 2)):
+        refused = fedsynth("simulate", *options, *limit)
+        assert (refused.returncode, "--person COLUMN" in refused.stderr) == (2, True)
 
 
 def test_who_is_protected_is_said_and_paid_for(people, schema, tmp_path):

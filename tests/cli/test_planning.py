@@ -7,6 +7,7 @@ import importlib.metadata
 import ipaddress
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -27,13 +28,15 @@ from cryptography.x509.oid import NameOID
 from tests import command
 from tests.contract.world import SCHEMA
 
+from fedsynth.cli.plan import _plan_text
 from fedsynth.deploy.host import checks as doctor
 from fedsynth.deploy.host.checks import PreflightCheck
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.agreement import Agreement
+from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.keys import PUBLIC_BYTES
+from fedsynth.privacy.cost import Budget, Unit
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -106,6 +109,29 @@ def test_a_plan_is_made_read_approved_and_kept_to(schema, tmp_path):
     assert policy.plans[plan.digest] == plan
     again = fedsynth(*asked(schema, method="oneshot"), "--out", out)
     assert (again.returncode, "may have been approved" in again.stderr) == (8, True)
+
+
+def planned(*slots: tuple[float, int]) -> str:
+    """Return the text of a plan with questions of these prices, as parts of the budget, and numbers."""
+    budget = Budget(1.0, 1e-6)
+    made = tuple(
+        PlannedQuestion("each", f"size-{at}", "gaussian", share * budget.rho, times)
+        for at, (share, times) in enumerate(slots)
+    )
+    return _plan_text(Agreement("", "local", {}, 3, False, budget, Unit(), "mine", {}, "", made))
+
+
+def test_the_prices_of_a_plan_add_up_to_what_it_costs():
+    """Shares of the budget were printed for each question, 170 % under one epsilon where prices have headroom."""
+    text = planned((0.3, 2), (0.4, 1))
+    parts = [float(one) for one in re.findall(r"([\d.]+) in all", text)]
+    (total,) = re.findall(r"^together rho ([\d.]+), 100\.0% of the budget$", text, re.M)
+    assert sum(parts) == pytest.approx(float(total), rel=1e-3)
+    assert text.count("%") == 1
+    assert "together rho 0.007307, 30.0% of the budget" in planned((0.3, 1))
+    loose = planned((0.85, 1), (0.425, 2))
+    assert "%" not in loose
+    assert re.search(r"not spent together: they add up to rho 0\.04141, and each site ends a run at 0\.02436$", loose)
 
 
 def test_a_plan_says_what_exact_accounting_gives(schema, tmp_path):

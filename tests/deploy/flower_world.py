@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import tomli_w
 from msgspec.structs import replace
+from tests.world import of_strangers
 
 from fedsynth import __version__
 from fedsynth.archive import pack, unpack
@@ -184,6 +185,8 @@ def simulated(
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
 ) -> tuple[bytes, bytes]:
     """Return model and rows of the same run in one process."""
+    if unit != ONE_ROW:
+        tables = of_strangers(tables)
     federation = federate(
         tables, schema, budget, trust=trust, unit=unit, seed=SEED, public_sizes=public_sizes, transport=transport
     )

@@ -105,6 +105,8 @@ def test_federation_of_different_sites_beats_a_site_alone(tmp_path, monkeypatch,
         row = next(row for row in text.splitlines() if row.startswith(line["metric"]))
         assert f"{np.mean(line['federated']):.3f} ± {np.std(line['federated'], ddof=1):.3f}" in row
     assert "***" in next(row for row in text.splitlines() if row.startswith("column similarity"))
+    assert content["note"] in text
+    assert "computed from real rows, and no guarantee covers them" in content["note"]
 
 
 def test_the_same_seed_gives_the_same_comparison(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+import unicodedata
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from fedsynth.federation.resolution import HiddenGroups, SmallGroups
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Deposit, Exact, Gaussian
+from fedsynth.privacy.statement import ForeignPart
 from fedsynth.runs.folder import RunFolder
 from fedsynth.schema import Categorical, Numeric
 
@@ -142,14 +144,16 @@ def test_every_chart_says_its_gist():
 @pytest.mark.parametrize(
     ("trust", "says"),
     [
-        ("trusted", "The server had to be trusted"),
-        ("local", "Nobody had to be trusted"),
+        ("trusted", "The server has to be trusted"),
+        ("local", "Nobody has to be trusted"),
         ("secure", "not to collude"),
         ("moon", "against the adversary that the trust 'moon' names"),
     ],
 )
 def test_the_summary_says_budget_method_sites_and_who_is_trusted(tmp_path, trust, says):
-    text = flat(page(evaluation(), facts(tmp_path, trust=trust, options={"rounds": 5})).sections["summary"])
+    own = (ForeignPart("trust", "moon", "package:Moon"),) if trust == "moon" else ()
+    run = facts(tmp_path, trust=trust, options={"rounds": 5}, said={"foreign": own})
+    text = flat(page(evaluation(), run).sections["summary"])
     assert "limit ε = 1, of which 1 was spent, at δ = 1e-06" in text
     assert says in text
     assert "oneshot, rounds = 5" in text
@@ -207,7 +211,7 @@ def test_the_guarantee_is_explained_before_the_attacks(tmp_path):
     assert "against everyone but the server" in text
     assert "A person is protected less if more rows" in text
     assert "Choosing a run, a method or a setting by scores computed on real rows is not covered." in text
-    assert "2.718" in text
+    assert "2.719" in text
     assert "73.1 % of the time" in text  # e / (e + 1)
     assert text.index("What is guaranteed") < text.index("An attack that fails proves nothing")
     assert text.index("An attack that fails proves nothing") < text.index("DCR hold-out share")
@@ -237,6 +241,46 @@ def test_a_pure_run_is_told_in_epsilon(tmp_path):
     assert [line.cost for line in run.totals()] == pytest.approx([0.5])
     assert run.totals()[0].total == pytest.approx(1.5)
     assert (run.sites()[0].epsilon, run.sites()[0].share) == pytest.approx((1.5, 0.75))
+
+
+def test_a_simulation_says_who_saw_the_rows_before_what_is_guaranteed(tmp_path):
+    found = page(evaluation(), facts(tmp_path, said={"simulated": True}))
+    text = flat(found.sections["privacy"])
+    assert "Whoever ran this saw all rows. Against everybody else, the synthetic data are (1, 1e-06)-" in text
+    assert "So nobody except whoever ran this who guesses" in text
+    assert "Nothing limits further runs on these rows" in text
+    assert "Of a deployment: The server has to be trusted" in text
+    assert "The guarantee holds against everybody except whoever ran this, who saw all rows." in text
+
+
+@pytest.mark.parametrize(
+    ("delta", "said"), [(0.999999, "(1, 0.999999)-differentially"), (9.99999e-7, "(1, 9.99999e-07)-differentially")]
+)
+def test_a_delta_is_not_rounded(tmp_path, delta, said):
+    found = page(evaluation(), facts(tmp_path, ledger(budget=Budget(1.0, delta))))
+    assert said in found.sections["privacy"]
+    assert f"δ = {delta!r}" in flat(found.sections["privacy"])
+    assert f"at δ = {delta!r}" in flat(found.sections["summary"])
+
+
+def test_control_characters_are_shown_and_not_sent_to_a_terminal(tmp_path):
+    """An escape sequence in a name or label can move a cursor or hide text where somebody prints the page."""
+    hostile = "\x1b[2J\x07\u202eevil\x9b"
+    seen = evaluation()
+    columns = [dataclasses.replace(one, name=one.name + hostile) for one in seen.plot_data.columns]
+    about = ReportTitle(data=hostile, owner=hostile, title=hostile)
+    scores = [dataclasses.replace(one, name=one.name + hostile, note=hostile, says=hostile) for one in seen.scores]
+    changed = dataclasses.replace(
+        seen,
+        scores=tuple(scores),
+        plot_data=dataclasses.replace(seen.plot_data, columns=columns),
+        notes=(hostile,),
+        about=about,
+    )
+    html = render_report(changed, facts(tmp_path, method=hostile))
+    assert not {letter for letter in html if unicodedata.category(letter) in ("Cc", "Cf")} - {"\n", "\u200d"}
+    assert "\\x1b[2J\\x07\\u202eevil\\x9b" in html
+    Page(html)
 
 
 def test_of_persons_and_public_sizes_the_page_says_who_is_protected(tmp_path):

@@ -1,7 +1,9 @@
 import json
 import shutil
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -12,6 +14,7 @@ from tests.world import Faulty
 
 from fedsynth.deep.fedvae import FedVAE
 from fedsynth.errors import FedsynthError
+from fedsynth.federation import query
 from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
@@ -89,6 +92,9 @@ def frame(rows: int, seed: int) -> pd.DataFrame:
 def start(folder: Path, trust: Trust, budget: Budget, **options) -> Run:
     link = Faulty()
     tables = {name: frame(30, at) for at, name in enumerate(NAMES)}
+    if "unit" in options:
+        tables = {name: rows.assign(who=[f"{name} {at}" for at in range(30)]) for name, rows in tables.items()}
+        options["person"] = "who"
     transcript = folder / "transcript"
     federation = federate(tables, SCHEMA, budget, trust=trust, transcript=transcript, transport=link, **options)
     return Run(folder, federation, list(link.doors.values()))
@@ -136,6 +142,29 @@ def test_a_real_run_is_proved(tmp_path, trust, budget):
     assert sheet.per_site == run.federation.ledger.per_site
     assert "told by the server" not in sheet.basis
     assert ("NOT PRIVATE" in sheet.verdict) == budget.exact
+
+
+class Theirs(RecordCount, frozen=True):
+    """A question of another package."""
+
+    kind: ClassVar[str] = "theirs"
+
+
+def test_a_statement_must_not_call_proved_what_packages_declare(tmp_path, monkeypatch):
+    entry = EntryPoint("theirs", f"{__name__}:Theirs", "fedsynth.queries")
+    monkeypatch.setattr(query, "installed", lambda *_: {"theirs": entry})  # for the reader of the transcript
+    run = start(tmp_path, LocalNoise(), BUDGET, queries=[Theirs])
+    run.federation.each(Theirs(), 0.1)
+    finish(run)
+    sheet = run.proved()
+    assert sheet.problems == ()
+    assert "the sensitivity of theirs is declared by another package, not proved" in sheet.notes
+    run.change_ledger(lambda content: content["statement"].update(basis="proved", foreign=[]))
+    first, second = run.proved().problems
+    assert "does not name questions of other packages: theirs" in first
+    assert "calls proved what packages declare" in second
+    run.change_ledger(lambda content: content["statement"].update(foreign=["theirs", 3]))
+    assert len(run.proved().problems) == 2
 
 
 @pytest.mark.parametrize("public_sizes", [False, True])

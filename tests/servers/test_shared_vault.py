@@ -10,7 +10,7 @@ import pytest
 from tests.contract.world import SCHEMA, random_table, tables
 from tests.federation.test_site import ask, site
 from tests.servers.three_servers_world import Silent
-from tests.world import Faulty, contingency, silent, warned_of_empty
+from tests.world import Faulty, contingency, of_strangers, silent, warned_of_empty
 
 from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.federation import Federation
@@ -41,6 +41,8 @@ def start(**options) -> Federation:
     budget = options.pop("budget", BUDGET)
     trust = options.pop("trust", ThreeServers())
     data = options.pop("data", None) or tables()
+    if "unit" in options:
+        data = of_strangers(data)
     with warned_of_empty(data):
         return federate(data, SCHEMA, budget, trust=trust, **{"seed": 1, **options})
 

@@ -43,7 +43,7 @@ def plan(
     epsilon: str = "",
     job: Annotated[
         partial[Job],
-        Fields(*_PLANNED, *_PROTECTED, optional=True, rare=("weak_delta",), trust=""),
+        Fields(*_PLANNED, *_PROTECTED, optional=True, trust=""),
     ],
     repeats: Annotated[int, Meta(ge=1)] = 3,
     headroom: float = 2.0,

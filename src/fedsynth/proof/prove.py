@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.agreement import WHOLE_SAMPLES, Agreement
 from fedsynth.federation.events import PlainAnswer
-from fedsynth.federation.query import Counts, Query, Selection
+from fedsynth.federation.query import BUILT_IN, PUBLISHED, Counts, Query, Selection
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.trust import Released, Trust
@@ -373,12 +373,26 @@ class _Prover:
             )
         if sampled and (not stated.get("sampled") or stated.get("basis") in ("proved", "computational")):
             self._problem("the statement calls the guarantee proved, and the run trained on samples, which is tested")
+        self._check_foreign(stated, {head.kind for head in heads})
         if stated.get("private") and not stated.get("publishable"):
             self.notes.append(f"{stated.get('headline')}; this sheet is about costs, which do not cover that")
         if (epsilon := stated.get("exact")) is not None:
             self._check_exact(epsilon, [head for head in heads if not isinstance(head.release, Public)])
         if exact and stated.get("private"):
             self._problem(f"the statement gives a guarantee, and {exact} of the releases have no noise")
+
+    def _check_foreign(self, stated: Mapping[str, Any], kinds: Set[str]) -> None:
+        """Check that a statement names the kinds of questions whose sensitivity fedsynth does not prove."""
+        foreign = sorted(kinds - BUILT_IN.keys() - PUBLISHED.keys())
+        parts = stated.get("foreign")
+        told = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        named = {str(part.get("name")) for part in told if part.get("role") == "query"}
+        if missing := sorted(set(foreign) - named):
+            self._problem(f"the statement does not name questions of other packages: {', '.join(missing)}")
+        if foreign and stated.get("private") and stated.get("basis") != "assumed":
+            self._problem(f"the statement calls proved what packages declare of questions: {', '.join(foreign)}")
+        if foreign:
+            self.notes.append(f"the sensitivity of {', '.join(foreign)} is declared by another package, not proved")
 
     def _check_exact(self, epsilon: float, heads: Sequence[QuestionHead]) -> None:
         """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""

@@ -162,18 +162,18 @@ class Job(Settings, frozen=True):
     """The yes that a delta above 0.01 needs: with so large a delta, even publishing that share of the rows as they are
     would satisfy the guarantee."""
     unproved: tuple[str, ...] = ()
-    """Class of another package, as package.module:Class, that the guarantee may rest on although fedsynth does not
-    prove it; repeat it for several. A query, trust, method or source that is not part of fedsynth and not named here
-    makes a simulated result not for publication."""
+    """Class of another package (package.module:Class) on which the guarantee may rest although fedsynth does not prove
+    it: of a query, trust, method or source. One that is not named here makes the result not for publication. Repeat it
+    for several."""
     public_sizes: bool = False
     """Treat each site's number of rows as public knowledge, which the guarantee does not hide. Without it, methods that
     need the numbers pay for noisy ones with a part of the budget."""
     rows_per_person: Annotated[int, Meta(ge=1)] = 1
     """Largest number of rows that one person has at a site; all of them are protected together. A larger number means
-    more noise. Where rows are here, more than 1 needs --person."""
+    more noise. In a simulation, more than 1 needs --person."""
     sites_per_person: Annotated[int, Meta(ge=1)] = 1
     """Largest number of sites at which one person has rows; all of these rows are protected together. A larger number
-    means more noise. Where rows are here, more than 1 needs --person."""
+    means more noise. In a simulation, more than 1 needs --person."""
     person: str = ""
     """Column that tells which person a row is about; it need not be in the schema. At most --rows-per-person rows of
     each person, counted over all sites, are used, and no rows without a person. Default: no rows are dropped, and the
@@ -363,7 +363,7 @@ def _is_address(data: str) -> bool:
 def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are set, also in nested tables."""
     kept = {name: _said(value) if isinstance(value, dict) else value for name, value in fields.items()}
-    return {name: value for name, value in kept.items() if value is not None and value not in ("", {})}
+    return {name: value for name, value in kept.items() if value is not None and value not in ("", {}, [])}
 
 
 def _refuse_misplaced(what: str, content: Mapping[str, Any]) -> None:

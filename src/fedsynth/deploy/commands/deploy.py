@@ -31,7 +31,6 @@ def deploy_init(
         partial[Job],
         Fields(
             *("epsilon", "delta", "weak_delta", "unproved", "options", "rows_per_person", "sites_per_person"),
-            rare=("weak_delta", "unproved"),
             method="auto",
             trust="",
         ),
