@@ -25,13 +25,19 @@ def shown(progress: bool | Progress) -> Iterator[Progress]:
     """
     if callable(progress):
         yield progress
-    elif progress and "ipykernel" in sys.modules:
+    elif progress and _has_kernel():
         yield _in_notebook()
     elif progress and sys.stderr.isatty():
         with _bars() as report:
             yield report
     else:
         yield ignore_progress
+
+
+def _has_kernel() -> bool:
+    """Return whether this process is a notebook's, and not one that merely imported IPython."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
 
 
 def _in_notebook() -> Progress:
