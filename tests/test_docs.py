@@ -13,6 +13,7 @@ from tests.cli.golden.make import call
 from tests.pages import ROOT, blocks, pages_that_run, readme_commands
 
 import fedsynth
+from fedsynth.datasets import patients
 
 
 def test_the_commands_make_a_table_in_an_empty_folder(tmp_path):
@@ -53,6 +54,7 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
     pytest.importorskip("jinja2")
     (code,) = (block.text for block in blocks("README.md") if block.kind == "python")
+    patients(2000).to_csv(tmp_path / "patients.csv", index=False)  # as the commands above it do
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     assert "differentially private" in capsys.readouterr().out

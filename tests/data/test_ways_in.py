@@ -26,6 +26,7 @@ from tests.data import postgres
 from tests.data.test_same_rows import COLUMNS, TWO_SPELLINGS
 
 import fedsynth as fs
+from fedsynth.data.read import PersonLimit
 from fedsynth.data.read import read_table as read_encoded
 from fedsynth.data.sources.arrow import encode
 from fedsynth.federation.federation import Federation
@@ -260,6 +261,9 @@ def check_persons(case: Case, way: str, rows: int, sites: int, others: Sequence[
             train = {side: WAYS[way](Path(name) / side, of, schema) for side, of in sides.items()}
             tables = seen(train, schema, "who", rows, sites).tables
             held.append([row for side in sides for row in content(tables[side])])
+            if isinstance(train["north"], Path):  # as a deployed site reads it
+                limited = read_encoded(train["north"], schema, persons=PersonLimit("who", rows, bytes(32)), quiet=True)
+                held[-1] += content(limited)
     every = [*records, *others, more]
     person = dict(zip((str(row[0]) for row in every), identify([text(row[2]) for row in every]), strict=True))
     labels = schema.columns[0].labels  # type: ignore[union-attr]
