@@ -351,7 +351,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         SCHEMA,
         epsilon=np.float64(1),
         delta=np.float32(1e-6),  # type: ignore[arg-type]
-        rows_per_person=np.int64(2),
+        rows_per_person=np.int64(2),  # type: ignore[arg-type]
         **{**told, "seed": np.int64(3)},
     )
     again = fs.fit(frame, SCHEMA, epsilon=1, delta=float(np.float32(1e-6)), rows_per_person=2, **told)

@@ -211,7 +211,7 @@ def fit(
         )
         for one in sites.values():
             if isinstance(one, str) and (place := plugin_of(one)):
-                federation.rests_on("source", one.partition("://")[0], place)
+                federation.rest_on("source", one.partition("://")[0], place)
         rest_on_method(fitted, federation)
         agreed = Agreement.of(federation.terms, len(rows), job.method, fitted, federation.agreement.roster)
         typed = have_types(sites.values(), schema, person)  # files have the types that they have

@@ -32,8 +32,8 @@ def built_in(kind: type) -> bool:
     It is not proof against code that changes fedsynth's modules: nothing in one process is.
     """
     module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    return bool(file) and Path(file).is_relative_to(_HOME) and getattr(module, kind.__qualname__, None) is kind
+    file = Path(getattr(module, "__file__", None) or "/")
+    return file.is_relative_to(_HOME) and getattr(module, kind.__qualname__, None) is kind
 
 
 def installed(group: str, own: Collection[str] = (), name: str | None = None) -> dict[str, EntryPoint]:

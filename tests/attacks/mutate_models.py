@@ -44,7 +44,7 @@ from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import FORMAT, MODELS, Synthesizer, load, own_bins
 from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.ledger import Releases
-from fedsynth.privacy.statement import Statement
+from fedsynth.privacy.statement import ForeignPart, Statement
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.derive import Rule
@@ -78,7 +78,9 @@ def saved(model: Any, axes: Any) -> bytes:
         Terms(SCHEMA, Budget(1.0, 1e-6), "secure", {"min_honest": 2}),
         Cost(math.inf, 0.01),
         0,
-        "at least 2 of 3 are honest",
+        assumption="at least 2 of 3 are honest",
+        foreign=(ForeignPart("query", "theirs", "package:Theirs"),),
+        records=40.0,
     )
     releases = (Releases("sum counts", "gaussian", 1, 2, 30, 1.5, 2.5, 0.5),)
     with tempfile.TemporaryDirectory() as folder:

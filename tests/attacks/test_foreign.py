@@ -215,13 +215,13 @@ def test_no_class_takes_the_place_of_a_built_in_one_by_its_name():
     try:
         for kind, place in ((NoNoise, "fedsynth.federation.trusted:TrustedServer"), (Same, "fedsynth.evil:Same")):
             module, _, name = place.partition(":")
-            forged = dataclass(frozen=True)(type(name, (kind,), {"__module__": module, "__qualname__": name}))
+            forged: Any = dataclass(frozen=True)(type(name, (kind,), {"__module__": module, "__qualname__": name}))
             setattr(fake, name, forged)
             assert place_of(forged) == place
             federation = asked(forged())
             assert not federation.statement.publishable
             assert federation.statement.basis == "assumed"
-        forged_method = dataclass(frozen=True)(type("OneShot", (OneShot,), {"__module__": "fedsynth.evil"}))
+        forged_method: Any = dataclass(frozen=True)(type("OneShot", (OneShot,), {"__module__": "fedsynth.evil"}))
         fake.OneShot = forged_method  # type: ignore[attr-defined]
         assert not built_in(forged_method)
         by_name = type("OneShot", (OneShot,), {"__module__": OneShot.__module__, "__qualname__": "OneShot"})

@@ -267,7 +267,7 @@ def fields_shown(kind: type) -> Iterator[tuple[str, str]]:
         if kind.__repr__ is msgspec.Struct.__repr__:
             yield from ((name, str(hints.get(name, ""))) for name in kind.__struct_fields__)
     elif issubclass(kind, tuple) and kind.__repr__.__doc__ == "Return a nicely formatted representation string":
-        yield from ((name, str(hints.get(name, ""))) for name in kind._fields)
+        yield from ((name, str(hints.get(name, ""))) for name in getattr(kind, "_fields", ()))
 
 
 def test_no_field_with_the_name_of_a_secret_is_in_the_text_of_its_object():

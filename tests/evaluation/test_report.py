@@ -267,7 +267,7 @@ def test_control_characters_are_shown_and_not_sent_to_a_terminal(tmp_path):
     """An escape sequence in a name or label can move a cursor or hide text where somebody prints the page."""
     hostile = "\x1b[2J\x07\u202eevil\x9b"
     seen = evaluation()
-    columns = [dataclasses.replace(one, name=one.name + hostile) for one in seen.plot_data.columns]
+    columns = tuple(dataclasses.replace(one, name=one.name + hostile) for one in seen.plot_data.columns)
     about = ReportTitle(data=hostile, owner=hostile, title=hostile)
     scores = [dataclasses.replace(one, name=one.name + hostile, note=hostile, says=hostile) for one in seen.scores]
     changed = dataclasses.replace(

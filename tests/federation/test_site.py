@@ -189,7 +189,7 @@ def test_outside_a_release_nothing_follows_from_one_sites_categories_or_ranges()
     def seen(frame: pd.DataFrame) -> list[tuple[str, int, int]]:
         link = Faulty()
         with pytest.warns(DataWarning, match="no rows") if frame.empty else nullcontext():
-            federation = federate([frame, everything], schema, BUDGET, trust=LocalNoise(), seed=0, transport=link)
+            federation = federate([frame, everything[::-1]], schema, BUDGET, trust=LocalNoise(), seed=0, transport=link)
         federation.sum(Counts.of(2, [(0,), (0, 1)]), 0.1)
         federation.sum(RecordCount(), 0.1)
         return link.sizes

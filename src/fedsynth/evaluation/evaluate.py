@@ -178,7 +178,7 @@ def evaluate(
     If real and hold-out rows have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), real rows are split by
     person, and membership attacks are on persons. A score does not depend on the other metrics measured; verdicts on
     privacy are corrected for the number of privacy figures. A :class:`DataWarning` says if rows were left out when a
-    table was encoded, and a ``UserWarning`` if hold-out rows are rows that the synthesizer was fitted to.
+    table was encoded, or hold-out rows are rows that the synthesizer was fitted to.
 
     Raises :class:`Unsupported` for a named metric that cannot be computed, for known columns that include the sensitive
     one or the target, and without scikit-learn (the extra ``evaluate``); :class:`InvalidParameter` for an unknown
@@ -352,7 +352,7 @@ def _warn_of_seen_rows(evidence: EvaluationTables) -> None:
             f"{int(found.sum()):,} of the {len(held):,} hold-out rows are among the real rows that the synthesizer was "
             f"fitted to, and about {by_chance * len(held):,.0f} would be by chance: scores that need unseen rows "
             "mislead. Hold rows out before the fit (fs.split, --holdout)",
-            UserWarning,
+            DataWarning,
             stacklevel=5,
         )
 
@@ -360,7 +360,8 @@ def _warn_of_seen_rows(evidence: EvaluationTables) -> None:
 def _row_keys(table: Table) -> NDArray[np.uint64]:
     """Return a hash of each row's values, shape ``(rows,)``."""
     columns = [table.numbers.get(at, codes) for at, codes in enumerate(table.codes)]
-    return pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False).to_numpy()
+    hashes = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False)
+    return hashes.to_numpy(dtype=np.uint64)
 
 
 def _validity(evidence: EvaluationTables) -> list[Score]:

@@ -160,7 +160,7 @@ class Federation:
         As in :class:`~fedsynth.privacy.statement.Statement`.
     unproved
         Classes of other packages (``package.module:Class``) that whoever makes the run accepts as parts on which its
-        guarantee rests (:meth:`rests_on`).
+        guarantee rests (:meth:`rest_on`).
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
@@ -191,7 +191,7 @@ class Federation:
     min_sites: int = 1
     agreed: Agreement | None = None
     largest_site_rows: int = MOST_ROWS
-    simulated: bool = False
+    simulated: bool = True  # unless said otherwise: it states less
     seeded: bool = False
     looks_at_other_rows: bool = False
     rfc4180: bool = False
@@ -246,7 +246,7 @@ class Federation:
             records=None if self.sizes is None else float(sum(self.sizes.values())),
         )
 
-    def rests_on(self, role: Role, name: str, place: str) -> None:
+    def rest_on(self, role: Role, name: str, place: str) -> None:
         """Note that the guarantee rests on a part that another package provides, at ``place`` (package.module:Class).
 
         ``role`` and ``name`` are those of :class:`~fedsynth.privacy.statement.ForeignPart`. The part is accepted if its
@@ -259,7 +259,7 @@ class Federation:
     def _rest_on_trust(self) -> None:
         kind, own = type(self.trust), TRUSTS.get(self.trust.name)
         if own is None or named(own) is not kind:
-            self.rests_on("trust", self.trust.name, place_of(kind))
+            self.rest_on("trust", self.trust.name, place_of(kind))
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
         """Draw the sites of up to ``rounds`` rounds, all in advance, and return one federation for each round.
@@ -472,7 +472,7 @@ class Federation:
         entry = quote.entry(sites)
         self._rest_on_trust()
         if not is_built_in(kind := type(request.query)):
-            self.rests_on("query", kind.kind, place_of(kind))
+            self.rest_on("query", kind.kind, place_of(kind))
         self.ledger.record(entry)
         self.noise.add(quote, entry, self.budget, len(self.identities))
         return entry

@@ -108,8 +108,8 @@ class PolicySection(Settings, frozen=True):
                 f'[policy] has plans = "any", so it must limit what one run may cost: write per_run = {limit} into '
                 "[policy], or less. After a backup is restored, each run that was open is charged up to this limit"
             )
-        for limit in limits:
-            require_delta(limit.delta, weak_delta=self.weak_delta)
+        for stated in limits:
+            require_delta(stated.delta, weak_delta=self.weak_delta)
         same = {
             name: getattr(self, name)
             for name in self.__struct_fields__

@@ -39,7 +39,7 @@ from fedsynth.terms import Terms
 if TYPE_CHECKING:
     import pandas as pd
 
-_NO_CHANCE = 10  # equal tables of so many rows are not equal by chance, as those of one or two may be
+_NO_CHANCE = 10  # equal tables with so many different rows are not equal by chance
 
 
 def federate(
@@ -288,12 +288,20 @@ def _warn(given: Mapping[str, object], tables: Mapping[str, Table]) -> None:
 
 
 def _same_rows(given: Mapping[str, object], tables: Mapping[str, Table]) -> list[list[str]]:
-    """Return the names of sites that were given one table, or equal rows, so many that it is no chance."""
-    found: dict[object, list[str]] = {}
+    """Return the names of sites that were given one table, or equal rows, of so many kinds that it is no chance."""
+    objects: dict[int, list[str]] = {}
+    contents: dict[object, list[str]] = {}
     for name, table in tables.items():
         if len(table):
-            found.setdefault(table.digest if len(table) >= _NO_CHANCE else id(given[name]), []).append(name)
-    return [names for names in found.values() if len(names) > 1]
+            objects.setdefault(id(given[name]), []).append(name)
+            persons = b"" if table.persons is None else table.persons.tobytes()
+            contents.setdefault((table.digest, persons), []).append(name)
+    found = [names for names in objects.values() if len(names) > 1]
+    for names in contents.values():
+        if len(names) > 1 and not any(set(names) <= set(same) for same in found):
+            kinds = np.unique(np.stack(tables[names[0]].codes), axis=1).shape[1]
+            found += [names] if kinds >= _NO_CHANCE else []
+    return found
 
 
 def _sites(names: Sequence[str], number: int) -> str:

@@ -205,7 +205,7 @@ def rest_on_method(method: Method, federation: Federation) -> None:
     """
     kind = type(method)
     if (federation.simulated or federation.trust.confidential) and not built_in(kind):
-        federation.rests_on("method", name_of(method), place_of(kind))
+        federation.rest_on("method", name_of(method), place_of(kind))
 
 
 @cache

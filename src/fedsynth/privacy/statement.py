@@ -472,7 +472,7 @@ class Statement:
                 f"delta = {in_full(delta)} is above {WEAK_DELTA:g}: to publish that share of the rows as they are "
                 "would satisfy the guarantee"
             )
-        elif self.records and delta > 1 / self.records:
+        elif self.records is not None and self.records > 0 and delta > 1 / self.records:
             rows = f"the {self.records:,.0f} rows" if self.terms.public_sizes else f"about {self.records:,.0f} rows"
             found.append(
                 f"delta = {in_full(delta)} is above 1 / {self.records:.0f}, one over {rows}: to publish a few rows as "

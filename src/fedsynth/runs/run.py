@@ -114,7 +114,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             progress=progress,
         )
         if place := plugin_of(job.data):
-            federation.rests_on("source", job.data.partition("://")[0], place)
+            federation.rest_on("source", job.data.partition("://")[0], place)
         federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180")
         agreed = Agreement.of(federation.terms, len(rows.sites), job.method, method, federation.agreement.roster)
         federation = replace(federation, noise=_forewarned(job, method, rows), agreed=agreed)
