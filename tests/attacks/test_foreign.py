@@ -17,6 +17,7 @@ import fedsynth as fs
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
+from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.federation.query import AnyQuery, Counts, Position, Query
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import OneMessageSum, Trust
@@ -29,6 +30,7 @@ from fedsynth.plugins import built_in, place_of
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.privacy.statement import Statement
 from fedsynth.rows import Rows, Table
+from fedsynth.runs.job import Job
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Integers
 from fedsynth.secure.site import SecureSum
@@ -259,3 +261,10 @@ def test_the_yes_and_the_claim_are_in_the_files(tmp_path: Path):
 def test_a_weak_delta_is_refused_wherever_rows_are():
     with pytest.raises(InvalidParameter, match="--weak-delta"):
         federate(tables(2), SCHEMA, fs.Budget(1, 0.999999), trust=LocalNoise())
+    section = {"budget": {"epsilon": 1.0, "delta": 0.5}, "trusts": {"local": {}}}
+    with pytest.raises(InvalidParameter, match="weak_delta = true in a file"):
+        policy_from_toml(section)
+    assert policy_from_toml({**section, "weak_delta": True}).budget.delta == 0.5
+    with pytest.raises(InvalidParameter, match="--weak-delta"):
+        Job("auto", 1.0, 0.5)
+    assert Job.from_toml(Job("auto", 1.0, 0.5, weak_delta=True).to_toml()).weak_delta

@@ -67,6 +67,8 @@ def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is
     plan.save(tmp_path / "plan.toml")
     outcome = run_deployed(job, tmp_path, sites)
     assert outcome.statement.exact == plan.guarantee.epsilon == pytest.approx(0.935, abs=0.002)
+    assert not outcome.statement.simulated
+    assert "the limit that each site has set for itself" in outcome.statement.text
     assert outcome.statement.headline.startswith("(0.93")
     assert not prove_run(outcome.folder).problems
 

@@ -12,7 +12,7 @@ import pytest
 
 import fedsynth
 from fedsynth.cliques import random_workload
-from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
+from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation import metrics as benchmarks
 from fedsynth.evaluation.score import EvaluationTables, value_of
