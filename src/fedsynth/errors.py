@@ -49,6 +49,10 @@ class SiteLost(FedsynthError):
     """Too few sites answered for the run to continue, or not all three compute servers of trust ``three-servers``."""
 
 
+class RunLost(SiteLost):
+    """Too few sites answered, and resuming the run cannot change that; only another run can be completed."""
+
+
 class Incomplete(FedsynthError):
     """A run has paused because an input is missing; after it has been provided, the same command continues the run.
 

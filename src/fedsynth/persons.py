@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import distinct_values, is_missing, readable
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedsynth.rows import Source
+
 UNKNOWN = np.frombuffer(hashlib.sha256(b"").digest()[:8], dtype=np.uint64)[0]
 """What :func:`identify` returns for a row without an identifier (missing, or empty text)."""
+
+
+def require_persons(source: Source, column: str) -> None:
+    """Raise :class:`SchemaError` unless the source has the ``column`` that identifies persons; reads no row."""
+    if column not in source.columns():
+        raise SchemaError(
+            f"{source.name} lacks the column {column!r}, which identifies the person of each row; name another one"
+        )
 
 
 def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key: bytes) -> NDArray[np.bool_]:

@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique, Workload
-from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.errors import SchemaError, Unsupported, listed
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Column, Datetime, Numeric, binned
 from fedsynth.schema.misfits import Misfits, findings, with_lines
 
 _CHUNK = 1 << 16  # rows counted at a time
+_LISTED = 20  # columns named in a message
 
 
 class Rows(Protocol):
@@ -78,6 +79,21 @@ class BadLine(NamedTuple):
     wrong: str
 
 
+def absent_columns(source: str, names: Sequence[str], wanted: Iterable[str]) -> str:
+    """Return what to do about the ``wanted`` columns that a source of these columns (``names``) lacks; "" if none."""
+    asked = list(wanted)
+    absent = [name for name in asked if name not in names]
+    if absent and len(absent) == len(asked) > 1:
+        return (
+            f"{source} has none of the {len(absent)} columns of the schema ({', '.join(absent[:_LISTED])}"
+            f"{', ...' * (len(absent) > _LISTED)}), and cannot be used; give the file that the schema describes, or "
+            f"the schema of this file ({listed(names, 'it has')})"
+        )
+    return (
+        f"{source} lacks the columns {absent}; add them to the table, or remove them from the schema" if absent else ""
+    )
+
+
 @runtime_checkable
 class Source(Protocol):
     """The place where rows are stored: a file, or a table of a database. Nothing is read before a method is called."""
@@ -105,6 +121,13 @@ class Source(Protocol):
         """Return a sentence for each of the schema's ``columns`` that cannot be read because of its type, by name.
 
         There are none if the types can only be judged by reading, as in a file.
+        """
+
+    def require(self, wanted: Mapping[str, Column | None]) -> None:
+        """Open the source, and raise an error unless the ``wanted`` columns are there to be read; reads no row.
+
+        ``wanted`` is as in :meth:`batches`. Raises :class:`SchemaError` for a column that is missing or whose type
+        cannot be read, and ``OSError`` or :class:`FedsynthError` for a source that may not be opened.
         """
 
     def batches(

@@ -78,7 +78,7 @@ def test_b02_an_invalid_file_gives_no_answer_however_late_the_fault_is(tmp_path,
         for step in range(2):
             asked = question(Counts.of(2, ((0,),)), schema=SCHEMA.digest, step=step)
             reply = ask_deployed(config, asked)
-            assert (reply.code, reply.answer) == ("failed", None)
+            assert (reply.code, reply.answer) == ("void", None)
         assert open_account(config).spent().rho == pytest.approx(2e-4)
     valid = deployed(tmp_path / "valid", file_of([*lines, 'm,"splint"']), records="rfc4180", **how)
     assert counted(valid).sum() == pytest.approx(ROWS, abs=1000)

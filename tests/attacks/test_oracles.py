@@ -39,6 +39,7 @@ from tests.due import noted_waits, whole
 from fedsynth.bench.published.tda_sums import MixtureEncoding, MixtureSums, MomentSums
 from fedsynth.deploy.host.config import SiteConfig
 from fedsynth.deploy.host.state import answer, open_account, wait_until_due
+from fedsynth.federation.events import Event
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import PUBLISHED, Counts, RecordCount
 from fedsynth.federation.site import Site
@@ -205,12 +206,15 @@ class Watched:
 
     account: Book
     fails: bool = False
+    gone: bool = False
     charged: list[float] = field(default_factory=list)
     schema: Schema = SCHEMA
     holds_rows: bool = True
 
     def require(self, run: str) -> None:
-        """Raise nothing: what fails, fails on a look at the rows."""
+        """Raise an error only if the rows are ``gone``: what else fails, fails on a look at the rows."""
+        if self.gone:
+            raise OSError("the disk is gone")
 
     @contextmanager
     def opened(self, run: str) -> Iterator[Table]:
@@ -255,13 +259,13 @@ def test_a08_rows_are_opened_once_the_question_is_charged(verb, fails):
     assert ask(of, question(release=Gaussian(1.0))).code == ("refused" if verb == "deposit" else "spent")
     assert rows.charged == []
     first = ask(of, asked)
-    assert first.code == ("failed" if fails else "answered")
+    assert first.code == ("void" if fails else "answered")
     assert rows.charged == [of.account.spent().rho]
     assert rows.charged[0] > 0
     rows.fails = not fails
     assert ask(of, asked).data == first.data
     assert len(rows.charged) == len(of.account.charges()) == 1
-    assert ask(of, question(**VERBS[verb], step=1)).code == ("answered" if fails else "failed")
+    assert ask(of, question(**VERBS[verb], step=1)).code == ("answered" if fails else "void")
     assert of.account.verify().wrong == ""
 
 
@@ -277,11 +281,30 @@ def test_a08_rows_of_a_secure_sum_are_opened_in_the_turn_that_charges(fails):
     turns = converse(members, asked, MASKED + 1)
     assert [rows.charged for rows in watchers] == [[pytest.approx(0.01)]] * 4
     codes = [said.reply.code for said in turns[MASKED].values()]
-    assert codes == ["failed" if fails else "answered", "answered", "answered", "answered"]
+    assert codes == ["void" if fails else "answered", "answered", "answered", "answered"]
     watchers[0].fails = False
     message, reply = turns[MASKED]["site-0"]
     assert ask(members[0], message).data == reply.data
     assert members[0].account.spent().rho == pytest.approx(0.01)
+
+
+def test_a08_rows_that_vanish_during_a_secure_sum_are_missed_before_the_turn_that_charges():
+    """They were there in the first turn; the turn that reads them opens them again, before it charges anything."""
+    trust = SecureSum(min_honest=3, dropouts=1)
+    first, *others = secure_sites(4, trust)
+    of, rows = watched(first)
+
+    def vanish(turn: int, name: str, event: Event | None) -> Event | None:
+        rows.gone = turn == MASKED
+        return event
+
+    asked = question(counts((SEX,)), trust=trust, release=Gaussian(0.01))
+    turns = converse([of, *others], asked, MASKED, event=vanish)
+    message, reply = turns[MASKED]["site-0"]
+    assert (reply.code, of.account.spent().rho, rows.charged) == ("failed", 0, [])
+    rows.gone = False
+    assert ask(of, message).code == "answered"
+    assert of.account.spent().rho == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("change", ["a row less", "a row more", "a row changed", "no rows", "no file", "damaged cache"])
@@ -325,7 +348,7 @@ def test_a17_a_damaged_copy_ends_its_run_and_no_other(tmp_path):
     whole = copy.read_bytes()
     copy.write_bytes(whole[:200] + bytes(8) + whole[208:])
     failed = ask_deployed(config, question(step=1))
-    assert failed.code == "failed"
+    assert failed.code == "void"
     assert open_account(config).spent().rho == pytest.approx(2e-4)  # rows are looked at after the charge
     assert ask_deployed(config, question(run="next")).code == "answered"
     copy.write_bytes(whole)

@@ -136,6 +136,42 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
         assert ask(load_site_config(tmp_path / "data"), step=1).code == "answered"
 
 
+_SEEN = "CREATE VIEW seen AS SELECT * FROM people; GRANT SELECT ON seen TO reader"
+BROKEN = {
+    "dropped": ("DROP VIEW seen", _SEEN),
+    "of-fewer-columns": (
+        "DROP VIEW seen; CREATE VIEW seen AS SELECT c0, c1 FROM people; GRANT SELECT ON seen TO reader",
+        f"DROP VIEW seen; {_SEEN}",
+    ),
+    "of-another-type": (
+        "DROP VIEW seen; CREATE VIEW seen AS SELECT c0, c1, c2, now() - now() AS c3 FROM people; "
+        "GRANT SELECT ON seen TO reader",
+        f"DROP VIEW seen; {_SEEN}",
+    ),
+    "not-to-be-read": ("REVOKE SELECT ON seen FROM reader", "GRANT SELECT ON seen TO reader"),
+}
+"""How a table may stop being readable, and what mends it."""
+
+
+def test_a_table_that_cannot_be_read_in_its_database_costs_nothing(tmp_path, monkeypatch):
+    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
+    SCHEMA.save(tmp_path / "schema.toml")
+    with people(monkeypatch, frame) as server:
+        server.run(f"CREATE ROLE reader LOGIN; ALTER ROLE reader PASSWORD $pw${postgres.PASSWORD}$pw$; {_SEEN}")
+        sites = []
+        for way in ("copied", "counted", "streamed"):
+            address = {"data": server.uri("table=seen", "reader"), "schema": str(tmp_path / "schema.toml")}
+            write(tmp_path / way, {**address, **({} if way == "copied" else {way: True})})
+            sites.append(load_site_config(tmp_path / way))
+            create_state(sites[-1])
+        for what, (breaks, mends) in BROKEN.items():
+            server.run(breaks)
+            assert [ask(config, what, rho=1e-3).code for config in sites] == ["failed"] * 3, what
+            assert [open_account(config).spent(what).rho for config in sites] == [0] * 3
+            server.run(mends)
+            assert [ask(config, what, rho=1e-3).code for config in sites] == ["answered"] * 3, what
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, suffix):
     frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))

@@ -43,7 +43,7 @@ from fedsynth.deploy.flower import records, server
 from fedsynth.deploy.flower.node import reply
 from fedsynth.deploy.flower.server import FlowerTransport
 from fedsynth.deploy.host.config import load_site_config
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, RunLost, SiteLost
 from fedsynth.federation.ending import is_end, write_acknowledgement, write_end
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.policy_file import trust_named
@@ -670,8 +670,37 @@ def test_of_an_error_at_a_site_nothing_leaves_but_a_code(tmp_path):
     assert 'lost_sites = [\n    "south",\n]' in (root / "runs" / RUN / "run.toml").read_text()
 
 
+def test_a_run_that_a_site_failed_for_good_says_so_and_takes_another_name(tmp_path):
+    """Restarting it cannot help: the site has paid for the question and will not answer it."""
+    job, root, grid = world(tmp_path, min_sites=3)
+    home = root / "sites" / "south"
+    text = (home / "site.toml").read_text()
+    (home / "site.toml").write_text(text.replace("rows_are_persons", 'records = "rfc4180"\nrows_are_persons'))
+    whole_file = (home / "rows.csv").read_bytes()
+    (home / "rows.csv").write_bytes(whole_file + b'"never closed\n')
+    for _ in range(2):
+        with pytest.raises(RunLost, match=r"2 sites answered and 3 .* failed for good at south, .* another name of"):
+            run(job, root, grid)
+    assert spent(root)["south"] > 0
+    (home / "rows.csv").write_bytes(whole_file)
+    with pytest.raises(RunLost, match="failed for good at south"):
+        run(job, root, grid)
+
+
+def test_a_table_that_is_not_there_for_a_while_ends_no_run(tmp_path):
+    job, root, grid = world(tmp_path, min_sites=3)
+    rows = root / "sites" / "south" / "rows.csv"
+    rows.rename(rows.with_name("away.csv"))
+    with pytest.raises(SiteLost, match=r"south could not answer: .*`fedsynth account`; have that mended and") as error:
+        run(job, root, grid)
+    assert not isinstance(error.value, RunLost)
+    assert spent(root)["south"] == 0
+    rows.with_name("away.csv").rename(rows)
+    run(job, root, grid)
+
+
 def test_failures_of_every_kind_look_alike(tmp_path):
-    """Unreadable rows and a damaged copy of them: the same code in as many bytes."""
+    """Rows that are not there and a damaged copy of them: replies of as many bytes."""
     _, root, grid = world(tmp_path)
     home = root / "sites" / "south"
     transport = FlowerTransport(grid, ["south"], 5, poll=0.01)
@@ -686,14 +715,14 @@ def test_failures_of_every_kind_look_alike(tmp_path):
     copy.write_bytes(kept[:-1])
     damaged = reply(1)
     copy.write_bytes(kept)
-    assert reply(1)[0] == "failed"  # for good: it was charged before its rows were looked at
+    assert reply(1)[0] == "void"  # for good: it was charged before its rows were looked at
     (home / "rows.csv").unlink()
     assert reply(2)[0] == "answered"  # the run has its copy
     (got,) = transport.exchange([question("south", 0, run="another")])
     account = home / "state" / "account.sqlite"
     account.rename(account.with_suffix(".away"))
     gone = reply(3)
-    assert damaged[0] == got.code == "failed"
+    assert (damaged[0], got.code) == ("void", "failed")
     assert damaged[1] == len(got.data)
     assert gone == ("lost", 0)  # without the account there is no key to sign with
     assert not account.exists()

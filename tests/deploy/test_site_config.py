@@ -6,8 +6,10 @@ import datetime
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
+import sys
 import time
 import tomllib
 from dataclasses import replace
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import tomli_w
 from cryptography import x509
@@ -373,14 +376,114 @@ def test_a_site_without_its_source_is_charged_nothing_and_answers_when_it_is_bac
     assert open_account(config).spent().rho == pytest.approx(0.002)
 
 
-def test_a_question_whose_rows_cannot_be_opened_is_charged_once_and_failed_for_good(tmp_path):
-    """They are opened after the charge; whatever keeps them closed, the coordinator learns one word, once."""
+def older_export(config: SiteConfig) -> None:
+    """Put an older export without a column in the file's place, with its own times, as ``cp -p`` does."""
+    file = config.folder / "rows.csv"
+    file.write_text("c0,c1\nv0,v0\n")
+    os.utime(file, ns=(1, 1))
+
+
+def folder_in_its_place(config: SiteConfig) -> None:
+    missing_file(config)
+    (config.folder / "rows.csv").mkdir()
+
+
+def no_header(config: SiteConfig) -> None:
+    (config.folder / "rows.csv").write_bytes(b"")
+
+
+def no_person(config: SiteConfig) -> None:
+    file = config.folder / "rows.csv"
+    file.write_text("".join(line.rpartition(",")[0] + "\n" for line in file.read_text().splitlines()))
+
+
+def half_a_parquet_file(config: SiteConfig) -> None:
+    file = config.folder / "rows.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def parquet_lacking_a_column(config: SiteConfig) -> None:
+    file = config.folder / "rows.parquet"
+    before = file.stat()
+    pd.read_parquet(file).drop(columns="c2").to_parquet(file, index=False)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def copied(config: SiteConfig, broken: bool) -> None:
+    """Take away, or put back, what a run reads: the source, from before the break."""
+    for file in ("rows.csv", "rows.parquet"):
+        if broken:
+            shutil.copyfile(config.folder / file, config.folder / f"{file}.kept")
+            continue
+        if (config.folder / file).is_dir():
+            (config.folder / file).rmdir()
+        shutil.copyfile(config.folder / f"{file}.kept", config.folder / file)
+
+
+@pytest.mark.parametrize("how", ["copied", "streamed"])
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        missing_file,
+        older_export,
+        folder_in_its_place,
+        no_header,
+        no_person,
+        half_a_parquet_file,
+        parquet_lacking_a_column,
+    ],
+)
+def test_a_table_that_cannot_be_opened_costs_nothing_though_its_rows_are_cached(tmp_path, breaks, how):
+    """Looked at before every charge: that the cache is newer than the file tells nothing of what the file is now."""
+    if how == "streamed" and breaks is no_person:
+        pytest.skip("streamed rows have no limit on a person's")
+    parquet = breaks in (half_a_parquet_file, parquet_lacking_a_column)
+    source = {"data": "rows.parquet" if parquet else "rows.csv", "schema": "schema.toml"}
+    source |= {"person": "patient"} if breaks is no_person else {"rows_are_persons": True}
+    config = ready_site(tmp_path / "site", source={**source, "streamed": how == "streamed"})
+    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0)).assign(patient=range(50))
+    frame.to_csv(config.folder / "rows.csv", index=False)
+    frame.to_parquet(config.folder / "rows.parquet", index=False)
+    assert ask(config, "earlier").code == "answered"
+    copied(config, broken=True)
+    breaks(config)
+    for _ in range(2):
+        assert ask(config).code == "failed"
+    assert open_account(config).spent().rho == pytest.approx(0.001)
+    copied(config, broken=False)
+    assert ask(config).code == "answered"
+    assert open_account(config).spent().rho == pytest.approx(0.002)
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None or os.geteuid() != 0, reason="to give up root's rights")
+def test_a_table_without_the_right_to_read_it_costs_nothing(tmp_path):
+    config = ready_site(tmp_path / "site")
+    assert ask(config, "earlier").code == "answered"
+    (config.folder / "rows.csv").chmod(0)
+    script = (
+        "import sys; from pathlib import Path; from fedsynth.deploy.host.config import load_site_config; "
+        "from tests.deploy.test_site_config import ask; print(ask(load_site_config(Path(sys.argv[1]))).code)"
+    )
+    limited = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    done = subprocess.run(
+        [*limited, sys.executable, "-c", script, str(config.folder)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "failed\n", done.stderr
+    assert open_account(config).spent().rho == pytest.approx(0.001)
+
+
+def test_a_question_whose_rows_cannot_be_copied_is_charged_once_and_failed_for_good(tmp_path):
+    """Its source was opened before the charge; whatever happens after it, the coordinator learns one word, once."""
     config = ready_site(tmp_path / "site")
     private_folder(config.copies)
     (config.copies / "lock").mkdir()
     first = ask(config)
     price = open_account(config).spent()
-    assert first.code == "failed"
+    assert first.code == "void"
     assert price.rho == pytest.approx(0.001)
     assert answer_in(ask(config).data) == answer_in(first.data)
     (config.copies / "lock").rmdir()
@@ -443,12 +546,15 @@ def test_a_run_whose_copy_is_not_what_it_was_gets_nothing_and_says_nothing(tmp_p
         case "another":
             Schema(SCHEMA.columns, missing_values=("-",)).save(config.schema)
     reply = ask(config, step=1)
-    assert reply.code == ("refused" if damage == "another" else "failed")  # another schema: no row is read
+    seen = damage in ("gone", "exposed")  # before a row is read, and so before the charge
+    assert reply.code == {"another": "refused", "gone": "failed", "exposed": "failed"}.get(damage, "void")
     if damage != "another":
-        assert "the rows of run run are missing" in list(open_account(config).export())[-1]
+        assert "the rows of run run are " in list(open_account(config).export())[-1]
         assert ask(config, "later").code == "answered"  # and what is damaged is made anew for it
         assert ask(config, step=2).code == "answered"  # by the same content, the old run too
-        assert answer_in(ask(config, step=1).data) == answer_in(reply.data)  # charged, and failed for good
+        again = ask(config, step=1)
+        assert again.code == ("answered" if seen else "void")
+        assert seen or answer_in(again.data) == answer_in(reply.data)  # charged, and failed for good
         assert open_account(config).spent("run").rho == pytest.approx(0.003)
     assert open_account(config).verify().wrong == ""
 

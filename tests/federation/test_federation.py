@@ -404,7 +404,7 @@ def test_a_round_needs_min_sites(trust):
             if enough:
                 ask(QUERY, 0.1)
             else:
-                with pytest.raises(SiteLost, match=r"4 sites answered and 5 are required .*site-001.*restart"):
+                with pytest.raises(SiteLost, match=r"4 sites answered and 5 are required; site-001: .*restart"):
                     ask(QUERY, 0.1)
 
 

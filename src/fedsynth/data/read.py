@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, encode_column, frame_of, in_parts
 from fedsynth.data.sources.files import CsvRows, check_suffix
-from fedsynth.errors import InvalidParameter, SchemaError, listed
+from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.files import Records, sync, writing
-from fedsynth.persons import UNKNOWN, identify, keep_rows
-from fedsynth.rows import BadLine, Source, Table, concatenate
+from fedsynth.persons import UNKNOWN, identify, keep_rows, require_persons
+from fedsynth.rows import BadLine, Source, Table, absent_columns, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column, Encoded
 from fedsynth.schema.derive import breaking
@@ -41,7 +41,6 @@ Place = Source | Path | str
 """A source, or the path of a file with rows."""
 
 _SHOWN = 3  # malformed lines named in a message
-_LISTED = 20  # columns named in a message
 _log = logging.getLogger(__name__)
 
 
@@ -177,8 +176,8 @@ def check_table(
     """
     source = _source(place, records)
     names = source.columns()
-    absent = [name for name in schema.names if name not in names]
-    unreadable = [_absent(source, schema, names, absent)] if absent else []
+    absent = absent_columns(source.name, names, schema.names)
+    unreadable = [absent] if absent else []
     present = [column for column in schema.asked if column.name in names]
     unfit = source.unfit(present)
     unreadable += unfit.values()
@@ -371,9 +370,8 @@ def _early_years(frame: pd.DataFrame) -> pd.DataFrame:
 
 def check_columns(source: Source, schema: Schema) -> None:
     """Raise :class:`SchemaError` if the source lacks a column that sites read under this schema; reads no row."""
-    names = source.columns()
-    if absent := [name for name in schema.names if name not in names]:
-        raise SchemaError(_absent(source, schema, names, absent))
+    if absent := absent_columns(source.name, source.columns(), schema.names):
+        raise SchemaError(absent)
 
 
 def column_names(place: Place, *, records: Records | None = None) -> list[str]:
@@ -446,11 +444,7 @@ def _limited(
     remarks: list[str],
 ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.uint64]]]:
     """Yield the ``wanted`` columns of the rows that are kept of each person, with their positions and their persons."""
-    if persons.column not in source.columns():
-        raise SchemaError(
-            f"{source.name} lacks the column {persons.column!r}, which identifies the person of each row; name "
-            "another one"
-        )
+    require_persons(source, persons.column)
     person = {persons.column: wanted.get(persons.column)}
     batches: Iterable[Any]
     if source.keeps_order:  # the source is read twice
@@ -506,13 +500,3 @@ def in_canonical_order(table: Table) -> Table:
     if table.persons is None or found.persons is None:
         return found
     return replace(found, persons=np.concatenate([found.persons, np.sort(table.persons[len(table) :])]))
-
-
-def _absent(source: Source, schema: Schema, names: Sequence[str], absent: Sequence[str]) -> str:
-    if len(absent) == len(schema.names):
-        return (
-            f"{source.name} has none of the {len(absent)} columns of the schema ({', '.join(absent[:_LISTED])}"
-            f"{', ...' * (len(absent) > _LISTED)}), and cannot be used; give the file that the schema describes, or "
-            f"the schema of this file ({listed(names, 'it has')})"
-        )
-    return f"{source.name} lacks the columns {list(absent)}; add them to the table, or remove them from the schema"

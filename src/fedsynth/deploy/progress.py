@@ -61,7 +61,8 @@ WORDS = {
     "answered": "answered",
     "refused": "refused",
     "spent": "has too little budget",
-    "failed": "failed",
+    "failed": "could not answer",
+    "void": "failed for good",
     "lost": "is lost",
 }
 

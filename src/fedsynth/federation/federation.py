@@ -18,7 +18,16 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
+from fedsynth.errors import (
+    BudgetExceeded,
+    FedsynthError,
+    InvalidParameter,
+    Refused,
+    RunLost,
+    SiteLost,
+    Unsupported,
+    number_of,
+)
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import PlainAnswer, values_of
 from fedsynth.federation.names import TRUSTS
@@ -36,7 +45,7 @@ from fedsynth.federation.query import (
 )
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.resolution import NoiseRecord
-from fedsynth.federation.transport import Message, Recorded, Transport
+from fedsynth.federation.transport import DROPPED, Message, Recorded, Transport
 from fedsynth.federation.trust import (
     Aggregation,
     Released,
@@ -81,6 +90,7 @@ EXACT = Exact()
 
 _Asked = TypeVar("_Asked", Query, Selection)
 
+_NAMED = 10  # most sites named in a message
 _TAIL = 45.0  # noise of either law exceeds this many standard deviations less than once in 2^64
 
 
@@ -126,9 +136,10 @@ class Federation:
     :meth:`average`, :meth:`each`, :meth:`choose`, :meth:`deposit`) puts a question to sites: a query with its price
     (privacy cost) and terms. A ``share`` is a positive fraction of the run's budget (1: all) that the release is
     charged, which determines its noise, or :data:`EXACT`. The verbs raise :class:`BudgetExceeded` if the run or a site
-    cannot pay, :class:`Refused` if a site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer,
-    :class:`Unsupported` if the trust model cannot release it, and :class:`InvalidParameter` for a query that does not
-    fit the schema, a share below the smallest that sites accept, or a site that is not in this federation.
+    cannot pay, :class:`Refused` if a site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer (in its
+    form :class:`RunLost` if they never will), :class:`Unsupported` if the trust model cannot release it, and
+    :class:`InvalidParameter` for a query that does not fit the schema, a share below the smallest that sites accept, or
+    a site that is not in this federation.
 
     Parameters
     ----------
@@ -207,6 +218,7 @@ class Federation:
     _foreign: dict[ForeignPart, None] = field(default_factory=dict)  # in order of their first use
     _told: set[str] = field(default_factory=set)  # the sites that have answered
     _reached: set[str] = field(default_factory=set)  # those of them that answered this process: they have the agreement
+    _missing: dict[str, str] = field(default_factory=dict)  # why the last exchange has no answer of these sites
 
     @property
     def schema(self) -> Schema:
@@ -586,7 +598,10 @@ class Federation:
         )
         sums = [(request, self._aggregation(request, sites)) for request, sites in groups.values()]
         self._converse(sums, per_site, b"" if weights is None else weights.astype("<f4").tobytes())
-        found = [(request, one.result()) for request, one in sums]
+        try:
+            found = [(request, one.result()) for request, one in sums]
+        except SiteLost as error:
+            raise self._lost(str(error)) from error
         # Check before a release is recorded: a recorded sum of too few sites could not be replaced.
         self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
         return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
@@ -660,6 +675,7 @@ class Federation:
         """Yield each request with its reply; record sizes and lost sites, and raise an error if a site refused."""
         attempt = bytes(ATTEMPT) if self.seeded else None  # a simulation with a seed sends the same bytes each time
         messages, told = [], set(self._told)
+        self._missing.clear()
         for site, request in asked:
             seen = self.seen.get(site, AuditPosition())
             keys = (self.identities[site], request, self.coordinator)
@@ -685,8 +701,9 @@ class Federation:
                     "its limit for one run or for all; ask for less, or ask its steward, who sees the limit (fedsynth "
                     "account), to raise it"
                 )
-            if reply.code in ("failed", "lost"):
+            if reply.code != "answered":
                 self.lost.append(reply.site)
+                self._missing[reply.site] = reply.lost or reply.code
             yield request, reply
 
     def _numbers(self, reply: Reply, cells: int, low: float, high: float) -> Integers | None:
@@ -708,6 +725,7 @@ class Federation:
         _log.warning("site %s is left out of this round: %s", reply.site, why)
         reply.rejected = True
         self.lost.append(reply.site)
+        self._missing[reply.site] = why
 
     def _range(self, query: Query, site: str, release: Release) -> tuple[float, float]:
         """Return the bounds of a site's valid answer: the range of sums over its rows, widened by the noise."""
@@ -727,11 +745,38 @@ class Federation:
     def _require(self, answered: Collection[str], asked: Collection[str]) -> None:
         required = min(self.min_sites, len(asked))  # a cohort may have fewer sites
         if len(answered) < required:
-            raise SiteLost(
-                f"{len(answered)} sites answered and {required} are required (lost: {sorted(set(self.lost))}); "
-                "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
-                "charged"
+            raise self._lost(f"{number_of(len(answered), 'site')} answered and {required} are required")
+
+    def _lost(self, said: str) -> SiteLost:
+        """Return the error of a round with too few answers: ``said``, why they are missing, and what helps."""
+        by_why: dict[str, list[str]] = {}
+        for site, why in sorted(self._missing.items()):
+            by_why.setdefault(why, []).append(site)
+        void, dropped, failed = (by_why.pop(why, []) for why in ("void", DROPPED, "failed"))
+        told = [f"{_few(sites)}: {why}" for why, sites in by_why.items()]
+        if by_why:
+            told.append(
+                "restart what is missing (the log of each site says what is wrong) and run the same command again: it "
+                "resumes, and only unanswered rounds are charged"
             )
+        if failed:
+            told.append(
+                f"{_few(failed)} could not answer: its steward reads why with `fedsynth account`; have that mended and "
+                "run the same command again"
+            )
+        if dropped:
+            told.append(f"{_few(dropped)} dropped out before the run was resumed: take another name of the run")
+        if void:
+            told.append(
+                f"this question failed for good at {_few(void)}, which was charged for it: have what `fedsynth "
+                "account` says there mended, and take another name of the run"
+            )
+        kind = SiteLost if by_why or failed or not told else RunLost
+        return kind("; ".join([said, *told]))
+
+
+def _few(sites: Sequence[str]) -> str:
+    return ", ".join(sites[:_NAMED]) + (f" and {len(sites) - _NAMED} more" if len(sites) > _NAMED else "")
 
 
 def begun(

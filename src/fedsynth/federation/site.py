@@ -1,16 +1,17 @@
 """A site: its rows, policy and account, and the only code path by which answers leave it.
 
 The account is the site's record of charges, stored answers and refusals. Rule 1: only this module reads a site's rows
-on behalf of a server. Rule 2: a question is parsed, checked and charged, in that order, before a row is read. A refusal
-before that, and the codes ``refused`` and ``spent``, depend on request, account and configuration (policy, schema,
-installed packages), never on rows; any later error is reported as ``failed``. The text of an error never leaves the
-site. Rule 3: a question is answered once. One transaction charges it and records a random salt and its terms (noise,
-persons protected and the like), a second one stores the answer; only stored answers are sent, the first time and on
-every repetition, each in a reply that is signed for the request that came. Of a large answer that the site can make
-again from the same salt, terms and rows, a hash is stored, and only bytes with this hash are sent. If, after the
-charge, rows cannot be opened or the statistic not be computed, the stored answer is ``failed``, permanently. Rule 4:
-noise is a function of the site's secret, the question, its salt, its terms and the noise's purpose. It does not depend
-on the rows, so that equal noise says nothing about them.
+on behalf of a server. Rule 2: a question is parsed and checked, its rows are opened, and it is charged, in that order,
+before a row is read. A refusal before that, and the codes ``refused`` and ``spent``, depend on request, account and
+configuration (policy, schema, installed packages), never on rows. Any other error is reported as ``failed`` before the
+charge and as ``void`` after it. The text of an error never leaves the site. Rule 3: a question is answered once. One
+transaction charges it and records a random salt and its terms (noise, persons protected and the like), a second one
+stores the answer; only stored answers are sent, the first time and on every repetition, each in a reply that is signed
+for the request that came. Of a large answer that the site can make again from the same salt, terms and rows, a hash is
+stored, and only bytes with this hash are sent. If, after the charge, rows cannot be read or the statistic not be
+computed, the stored answer is ``void``, permanently. Rule 4: noise is a function of the site's secret, the question,
+its salt, its terms and the noise's purpose. It does not depend on the rows, so that equal noise says nothing about
+them.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class RowStore(Protocol):
         """Whether single rows are available, and not only counts of them."""
 
     def require(self, run: str) -> None:
-        """Raise an error, before anything is charged, if the rows of a ``run`` evidently cannot be opened."""
+        """Open the rows of a ``run``, before a question is charged, and raise an error if they cannot be; read none."""
 
     def opened(self, run: str) -> AbstractContextManager[Rows]:
         """A context manager that yields the rows for a ``run``, to count or, if :attr:`holds_rows`, to read.
@@ -140,9 +141,10 @@ class Site:
     def answer(self, data: bytes) -> SiteReply:
         """Return the reply to the request ``data``, whatever its bytes; never raises.
 
-        A request that is not answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed`` (any
-        other error). If even the account cannot be read or written, the reply is ``failed``. Bytes that the coordinator
-        did not sign for this site leave no trace in the account, and the reply to them names no message.
+        A request that is not answered gets one of the codes ``refused``, ``spent`` (no budget left), ``failed`` (any
+        other error; the message may be sent again) and ``void`` (charged, and failed for good). If even the account
+        cannot be read or written, the reply is ``failed``. Bytes that the coordinator did not sign for this site leave
+        no trace in the account, and the reply to them names no message.
         """
         try:
             found = read_request(data, self.name, self.coordinator)
@@ -241,16 +243,15 @@ class Site:
             if stored is not None:
                 return stored
             if not turn.request.turn:
-                self.rows.require(turn.request.head.run)
                 turn.require_rounding()
             answer, sealed = turn.answer()
             written = turn.written(answer, digest, sealed=sealed)
             return self.account.store(turn.asked, turn.request.turn, written, again=turn.again)
         except _Failed as error:
-            failed = self._turn_down("failed", digest, error.reason, turn.request.head)
-            if self.account.hashed(turn.asked, turn.request.turn) is not None:
-                return failed  # it was answered before, and is again once its rows are back
-            return self.account.store(turn.asked, turn.request.turn, failed)
+            if self.account.hashed(turn.asked, turn.request.turn) is not None:  # and is again once its rows are back
+                return self._turn_down("failed", digest, error.reason, turn.request.head)
+            void = self._turn_down("void", digest, error.reason, turn.request.head)
+            return self.account.store(turn.asked, turn.request.turn, void)
         except BudgetExceeded as error:
             code, reason = "spent", str(error)
         except Refused as error:
@@ -276,7 +277,7 @@ def _naming(message: str, answer: bytes) -> bytes:
 
 
 class _Failed(Exception):
-    """Rows could not be opened, or a statistic not be computed; only a code may leave the site."""
+    """Rows could not be read, or a statistic not be computed; only a code may leave the site."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)
@@ -313,6 +314,8 @@ class _Turn:
         """Charge the question or open its session; return this turn's answer, and whether it must be sealed."""
         head = self.request.head
         several, later = self._several, self.request.turn > 0
+        if not later:
+            self.site.rows.require(head.run)
         self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and later)
         match head.verb:
             case "sum" | "average":
@@ -390,9 +393,11 @@ class _Turn:
         """Return the answer without the trust model's noise, after charging the question if it has not paid yet.
 
         Under the verb ``average``, each training step has its noise already. A site with more than ``MOST_ROWS`` rows
-        answers ``failed`` to a question that is not for counts, now and whenever the question is repeated.
+        answers ``void`` to a question that is not for counts, now and whenever the question is repeated.
         """
         assert self._opened is not None
+        if self.request.turn:  # the first one, when the rows were opened, may be long ago
+            self.site.rows.require(self.request.head.run)
         if not self._opened.charged:
             self._opened = self.site.account.begin(self._charge, resume=True)
         query = self.request.query

@@ -39,6 +39,8 @@ from fedsynth.keys import Keys
 
 _HEAD = struct.Struct(">BQI")
 _Known = tuple[QuestionHead, Agreement]
+DROPPED = "it dropped out before the run was resumed"
+"""Why a reply is lost that a resumed run does not ask for again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +232,7 @@ class Recorded:
                     message.reply(recorded, recorded=True), seen=AuditPosition()
                 )  # the account may be gone, as in a simulation
             elif self._past(message):
-                yield message.lost("it dropped out before the run was resumed")
+                yield message.lost(DROPPED)
             else:
                 reply = next(live)
                 yield reply

@@ -10,8 +10,9 @@ Rule 4: a question may take several messages, one for each turn (round of messag
     and charge belong to the question, whose digest the receiver computes. A message is encoded and hashed once for all
     sites and attempts. A request is a message with a head that the coordinator signs for one site and one attempt; the
     head holds the digests of everything that follows it. Sites have the coordinator's public key in their own files.
-Rule 5: an error at a site is reported by one of three codes and nothing else; the length of a reply does not depend on
-    its numbers.
+Rule 5: an error at a site is reported by one of four codes and nothing else; the length of a reply does not depend on
+    its numbers. ``void`` in place of ``failed`` tells nothing more: the audit row that every reply names already shows
+    whether a question was charged.
 Rule 6: a site stores each answer once and signs a reply with it at each sending, to the one request that came, and
     besides it the position of its audit log that the answer names. A server heeds and remembers nothing of a reply
     whose signature does not hold, or that is to another request, and a site heeds no position but its own.
@@ -54,8 +55,8 @@ NO_MESSAGE = "0" * 2 * DIGEST
 """Digest (hex) that a reply names if what came is no request of the coordinator to the site: it answers no message."""
 
 Verb = Literal["sum", "average", "each", "choose", "deposit"]
-Code = Literal["answered", "refused", "spent", "failed"]
-CODES: tuple[Code, ...] = ("answered", "refused", "spent", "failed")
+Code = Literal["answered", "refused", "spent", "failed", "void"]
+CODES: tuple[Code, ...] = get_args(Code)
 
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, str] = {"int64": "<i8", "int32": "<i4", "float64": "<f8", "float32": "<f4", "uint8": "|u1"}

@@ -216,8 +216,7 @@ class Aggregator:
         if missing > 0:
             self.failure = (
                 f"{len(present)} of {members} sites sent a valid answer in the turn {TURNS[self.turn - 1].name!r} and "
-                f"{len(present) + missing} are required: {missing} are missing; bring the sites back and start the run "
-                "again: it resumes where it stopped"
+                f"{len(present) + missing} are required: {missing} are missing"
             )
         return missing <= 0
 

@@ -22,9 +22,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv as pa_csv
-
 from fedsynth.errors import SchemaError
 from fedsynth.files import Records
 from fedsynth.rows import BadLine
@@ -72,12 +69,13 @@ class CsvFile:
         if not self._any_record.fullmatch(self._header):
             raise self._unreadable(f"its header {self._fault(self._header, 0)}")
         self._lines = start.count(b"\n", 0, self._begins)  # of the header, and empty ones before it
+        first = self._cell.match(self._header)
+        rest = self._next_cell.finditer(self._header, first.end() if first else 0)
+        cells = [first.group() if first else b"", *(found.group()[1:] for found in rest)]
         try:
-            self.names: list[str] = list(self._parsed(self._header + b"\n", None).schema.names)
+            self.names = [_unquoted(cell).decode() for cell in cells]
         except UnicodeDecodeError as error:
             raise self._unreadable("its header is not UTF-8") from error
-        except pa.ArrowInvalid as error:
-            raise self._unreadable(str(error)) from error
         self._record = re.compile(rb"%b(?:%b%b){%d}+" % (cell, mark, cell, len(self.names) - 1))
         self._valid = re.compile(rb"(?:(?:%b)?+\r?\n)*+" % self._record.pattern)
 
@@ -172,21 +170,24 @@ class CsvFile:
             return "has a quote in a cell without quotes"
         return _OPEN if b"\n" in text[at:end] else "has text after a closing quote"  # the former: by a later record's
 
-    def _parsed(self, text: bytes, names: Sequence[str] | None) -> Any:
-        """Return the columns ``names`` of valid records; if ``names`` is None, the only record is the header."""
-        if names is not None and not text.strip(b"\r\n"):
+    def _parsed(self, text: bytes, names: Sequence[str]) -> Any:
+        """Return the columns ``names`` of valid records."""
+        import pyarrow as pa  # not needed for the header, which a site looks at before every charge
+        import pyarrow.csv as pa_csv
+
+        if not text.strip(b"\r\n"):
             return pa.table({name: pa.array([], pa.string()) for name in names})
         # Arrow takes a mark of byte order at the start for no part of the first cell, and skips an empty line.
         return pa_csv.read_csv(
-            io.BytesIO(text if names is None else b"\n" + text),
+            io.BytesIO(b"\n" + text),
             read_options=pa_csv.ReadOptions(
-                use_threads=False, block_size=2 * _BLOCK + len(text), column_names=None if names is None else self.names
+                use_threads=False, block_size=2 * _BLOCK + len(text), column_names=self.names
             ),
             parse_options=pa_csv.ParseOptions(delimiter=self._mark.decode(), newlines_in_values=True),
             convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(names or (), pa.string()),
+                column_types=dict.fromkeys(names, pa.string()),
                 check_utf8=False,
-                include_columns=list(names or ()),
+                include_columns=list(names),
                 strings_can_be_null=False,
             ),
         )
@@ -206,6 +207,10 @@ class CsvFile:
             "no cell holds a newline, declare a file of lines, of which malformed ones are left out: "
             f"{_declare('lines')}"
         )
+
+
+def _unquoted(cell: bytes) -> bytes:
+    return cell[1:-1].replace(b'""', b'"') if cell.startswith(b'"') else cell
 
 
 def _declare(records: Records) -> str:

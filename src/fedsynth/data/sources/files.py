@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.files import Records
-from fedsynth.rows import BadLine, Rows
+from fedsynth.rows import BadLine, Rows, absent_columns
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column
 
@@ -56,6 +56,11 @@ class RowFile(ABC):
 
     @abstractmethod
     def _names(self) -> list[str]: ...
+
+    def require(self, wanted: Mapping[str, Column | None]) -> None:
+        """Raise an error unless the file opens and its header has the ``wanted`` columns; their types do not matter."""
+        if absent := absent_columns(self.name, self.columns(), wanted):
+            raise SchemaError(absent)
 
     @abstractmethod
     def batches(

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.rows import BadLine, Rows
+from fedsynth.rows import BadLine, Rows, absent_columns
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.canonical import DECIMAL, POWER, TIME, TRUTH_VALUES, canonical_text, spells_value
@@ -162,6 +162,11 @@ class PostgresTable:
             if column.name in families and families[column.name][0] not in _READS[role_of(column)]
         }
 
+    def require(self, wanted: Mapping[str, Column | None]) -> None:
+        """Raise an error unless the database answers, and lets its role read the ``wanted`` columns, by their types."""
+        with session(self) as cursor:
+            run(self, cursor, f"{self._selection(cursor, wanted, strict=False)} LIMIT 0")
+
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
@@ -173,20 +178,24 @@ class PostgresTable:
         refuses them in a column that ``wanted`` maps to ``None``.
         """
         with session(self) as cursor:
-            found = types_of(self, cursor, wanted)
-            selected = ", ".join(
-                f"{_expression(name, column, *found[name], strict=strict)} AS {quote_name(name)}"
-                for name, column in wanted.items()
-            )
+            statement = self._selection(cursor, wanted, strict=strict)
             with _errors_translated(self):
                 cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH)})
-                cursor.execute(f"SELECT {selected} FROM {self.quoted}")
+                cursor.execute(statement)
                 reader = cursor.fetch_record_batch()
             with reader:
                 while (batch := _next(self, reader)) is not None:
                     if strict:
                         _refuse_no_time(self, batch)
                     yield pa.Table.from_batches([batch]), ()
+
+    def _selection(self, cursor: Any, wanted: Mapping[str, Column | None], *, strict: bool) -> str:
+        found = types_of(self, cursor, wanted)
+        selected = ", ".join(
+            f"{_expression(name, column, *found[name], strict=strict)} AS {quote_name(name)}"
+            for name, column in wanted.items()
+        )
+        return f"SELECT {selected} FROM {self.quoted}"
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTable]:
@@ -320,10 +329,8 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
             f"the database has no table or view {source.name}; correct table=schema.name (names are case-sensitive)"
         )
     found = {name: (_FAMILIES.get(kind, ""), typed) for name, kind, typed in (tuple(row.values()) for row in rows)}
-    if absent := [name for name in needed if name not in found]:
-        raise SchemaError(
-            f"{source.name} lacks the columns {absent}; add them to the table, or remove them from the schema"
-        )
+    if absent := absent_columns(source.name, list(found), needed):
+        raise SchemaError(absent)
     return found
 
 

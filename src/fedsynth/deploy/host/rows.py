@@ -1,9 +1,9 @@
 """A site's rows for its questions: one encoded copy for each run, or the source itself, counted or streamed.
 
-Rule 1: every file with rows that is written here is readable by its owner only. Rule 2: where copies are made, a run
-reads only the one made for its first question, after the question's privacy cost was charged. While it is missing or
-damaged, the run's questions fail for good; it is never compared with the current source, so that no run learns whether
-a row has changed since. Rule 3: copies are named by their content. Runs over the same rows share one, so that a server
+Rule 1: every file with rows that is written here is readable by its owner only. Rule 2: the copy or the source is
+opened before a question's privacy cost is charged, and its rows are read afterwards. Where copies are made, a run reads
+only the one made for its first question; it is never compared with the current source, so that no run learns whether a
+row has changed since. Rule 3: copies are named by their content. Runs over the same rows share one, so that a server
 that invents run names cannot fill the disk.
 """
 
@@ -27,8 +27,9 @@ from fedsynth.federation.site import rows_digest
 from fedsynth.files import private_folder, write_private
 from fedsynth.keys import SecretBytes
 from fedsynth.locks import exclusive
+from fedsynth.persons import require_persons
 from fedsynth.platforms import is_exposed
-from fedsynth.rows import Rows, Table
+from fedsynth.rows import Rows, Source, Table
 from fedsynth.schema import Schema
 
 if TYPE_CHECKING:
@@ -83,17 +84,22 @@ class RunRows:
     def require(self, run: str) -> None:
         """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
 
-        Idle runs are closed first, never this one. Raises :class:`~fedsynth.errors.FedsynthError` if the steward has
-        not said who a person is, and if a run without a copy has no source, or one that lacks a column. No row is read:
-        the result depends on files and column names alone. Rows that cannot be opened for another reason fail after the
-        charge.
+        Idle runs are closed first, never this one. The run's copy or, if it has none, the source is opened, and the
+        header of a file or the catalogue of a database compared with the schema. Raises
+        :class:`~fedsynth.errors.FedsynthError` if the steward has not said who a person is, and ``OSError`` or
+        :class:`~fedsynth.errors.FedsynthError` for a copy or source that is missing, that may not be read, or that
+        lacks a column. No row is read: the result depends on files, their rights, and the names and types of columns.
+        Damage that only shows while rows are read fails after the charge.
         """
         self.config.require_persons()
         try:
             close_idle_runs(self.config, self.account, asking=run)
         except Exception as error:  # such as a full disk; this run can be answered nevertheless
             _log.warning("site %s: idle runs could not be closed: %s", self.config.name, error)
-        if not self.config.holds_rows or not self.account.pinned(run):
+        if self.config.holds_rows and (pinned := self.account.pinned(run)):
+            if self.account.agreed(run):  # else it is closed, has no copy, and is refused
+                _require_copy(run, _copy(self.config, pinned))
+        else:
             _require_source(self.config, self.schema)
 
     @contextlib.contextmanager
@@ -127,19 +133,11 @@ class RunRows:
         return table
 
     def _pinned(self, run: str, name: str) -> Table:
-        found = _read_copy(_copy(self.config, name), self.schema)
+        path = _copy(self.config, name)
+        _require_copy(run, path)
+        found = _read_copy(path, self.schema)
         if found is None:
-            if _of_another_version(_copy(self.config, name)):
-                raise FedsynthError(
-                    f"the rows of run {run} were written by another version of fedsynth: {_copy(self.config, name)}; "
-                    "finish the run with that version, or close it (fedsynth account --close) and have another "
-                    "one started"
-                )
-            raise FedsynthError(
-                f"the rows of run {run} are missing, damaged, not private or of another schema: "
-                f"{_copy(self.config, name)}; restore them, or close the run (fedsynth account --close) and have "
-                "another one started"
-            )
+            raise _unusable(run, path, "damaged, or of another schema")
         return found[1]
 
 
@@ -199,10 +197,10 @@ def _copy(config: SiteConfig, name: str) -> Path:
 def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool = False) -> Table:
     """Return the current rows of a site's source, encoded under ``schema``.
 
-    Rows of a file come from a cache in the state folder if the file's size, times and inode, or else its SHA-256, are
-    unchanged, and so are the schema, the declared kind of a CSV file and the limit on a person's rows. If ``config``
-    names a column of persons, at most as many rows of each as its ``[policy] unit`` says are used, chosen by a key
-    derived from ``secret``. The site's own log says what does not fit the schema, unless ``quiet`` is true; nothing
+    Rows of a file come from a cache in the state folder if the file's size, times, inode and columns, or else its
+    SHA-256, are unchanged, and so are the schema, the declared kind of a CSV file and the limit on a person's rows. If
+    ``config`` names a column of persons, at most as many rows of each as its ``[policy] unit`` says are used, chosen by
+    a key derived from ``secret``. The site's own log says what does not fit the schema, unless ``quiet`` is true; nothing
     else does. Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file that is
     declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that is
     missing or being written to.
@@ -211,7 +209,7 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool 
     if file is None:
         return _read(config, schema, secret, quiet)
     _require_file(config, file)
-    stamp = _stamp(file)
+    stamp = _stamp(config.data, file)
     persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
     read_as = {"persons": persons, "records": getattr(config.data, "records", "")}
     found = _read_copy(config.cache, schema)
@@ -223,7 +221,7 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool 
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     unchanged = found is not None and head.get("sha256") == sha256
     table = found[1] if found is not None and unchanged else _read(config, schema, secret, quiet)
-    if _stamp(file) != stamp:
+    if _stamp(config.data, file) != stamp:
         raise FedsynthError(f"{file} changed while it was read; try again when it is complete")
     _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, **read_as}, table)
     return table
@@ -232,16 +230,19 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool 
 def _require_source(config: SiteConfig, schema: Schema) -> None:
     if (file := config.data.file) is not None:
         _require_file(config, file)
-        if config.holds_rows and config.cache.is_file() and config.cache.stat().st_mtime_ns > file.stat().st_mtime_ns:
-            return  # the columns existed when the cache was made: no need to import the readers
-    from fedsynth.data.read import check_columns
-
-    check_columns(config.data, schema)
+    if config.counted:
+        with config.data.counted(schema):
+            return
+    config.data.require({column.name: column for column in schema.asked})
+    if config.person:
+        require_persons(config.data, config.person)
 
 
 def _require_file(config: SiteConfig, path: Path) -> None:
     if not path.is_file():
-        raise FedsynthError(f"the source {path} is missing; correct [source] data in the site.toml of {config.folder}")
+        raise FedsynthError(
+            f"the source {path} is missing, or not a file; correct [source] data in the site.toml of {config.folder}"
+        )
 
 
 def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
@@ -272,9 +273,10 @@ def _persons_key(secret: bytes) -> bytes:
     return SecretBytes(hmac.digest(secret, b"rows of persons", "sha256"))
 
 
-def _stamp(path: Path) -> dict[str, int]:
-    found = path.stat()
-    return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
+def _stamp(source: Source, file: Path) -> dict[str, Any]:
+    found = file.stat()
+    told = {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
+    return {**told, "columns": source.columns()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -304,12 +306,28 @@ def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | Non
     return head, Table(schema, codes, numbers, head["left_out"])
 
 
-def _of_another_version(path: Path) -> bool:
+def _require_copy(run: str, path: Path) -> None:
+    """Raise :class:`FedsynthError` unless the copy of a run's rows is there, private and of this version."""
     if not path.is_file():
-        return False
+        raise _unusable(run, path, "missing")
+    if is_exposed(path):
+        raise _unusable(run, path, "not private")
     with path.open("rb") as file:
         begun = file.read(len(_MAGIC))
-    return begun.startswith(_KIND) and begun != _MAGIC
+    if begun.startswith(_KIND) and begun != _MAGIC:
+        raise FedsynthError(
+            f"the rows of run {run} were written by another version of fedsynth: {path}; finish the run with that "
+            "version, or close it (fedsynth account --close) and have another one started"
+        )
+    if begun != _MAGIC:
+        raise _unusable(run, path, "damaged")
+
+
+def _unusable(run: str, path: Path, why: str) -> FedsynthError:
+    return FedsynthError(
+        f"the rows of run {run} are {why}: {path}; restore them, or close the run (fedsynth account --close) and have "
+        "another one started"
+    )
 
 
 def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
