@@ -53,6 +53,10 @@ class RunLost(SiteLost):
     """Too few sites answered, and resuming the run cannot change that; only another run can be completed."""
 
 
+class Interrupted(FedsynthError):
+    """What carries a run's messages does not serve the run any more; the run can be taken up where it stopped."""
+
+
 class Incomplete(FedsynthError):
     """A run has paused because an input is missing; after it has been provided, the same command continues the run.
 

@@ -267,7 +267,7 @@ class FlowerWorld(LocalFlower):
     def submit_job(self, root: Path) -> str:
         """Start the job of a laid-out federation; return Flower's id of the run."""
         self.use(root)
-        return self.control.start(self._app(self.folder))
+        return self.control.start(self._app(root))
 
     def _app(self, folder: Path) -> Path:
         app = folder / "app"

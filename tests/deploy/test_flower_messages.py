@@ -643,7 +643,7 @@ def test_a_superlink_that_is_gone_ends_the_run_with_a_sentence(call, error, tmp_
         raise error
 
     monkeypatch.setattr(grid, call, gone)
-    with pytest.raises(FedsynthError, match="start the run again to resume it"):
+    with pytest.raises(FedsynthError, match="`fedsynth deploy serve` takes it up by itself"):
         run(job, root, grid)
 
 

@@ -169,11 +169,11 @@ def test_after_a_kill_of_the_servers_process_the_next_run_completes(tmp_path, wo
     shown, complaints = running.communicate(timeout=120)
     if running.returncode:  # 8: the process has disappeared
         assert running.returncode == 8, (shown, complaints)
-        if not (root / "runs" / RUN).is_dir():
-            completed(world.deploy_run(root), 120)
+        if not (root / "runs" / RUN).is_dir() and last_attempt(events_file(root, RUN)) is None:
+            completed(world.deploy_run(root), 120)  # it had not begun, so that nobody knows of it
         elif "the run is complete" not in complaints:  # the kill came while its end was noticed
             assert "has disappeared" in complaints
-    assert (root / "runs" / RUN).is_dir()
+    wait_for("the end of the run", lambda: (root / "runs" / RUN).is_dir(), 120)
     assert all(process.poll() is None for name, process in world.processes.items() if name.startswith("node-"))
     assert len({round(rho, 12) for rho in spent(root).values()}) == 1
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)

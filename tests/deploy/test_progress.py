@@ -27,8 +27,10 @@ from fedsynth.deploy.flower.control import FlowerControl
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import open_site
 from fedsynth.deploy.progress import (
+    PAUSES,
     AttemptBegun,
     AttemptEnded,
+    AttemptResumed,
     Event,
     EventLog,
     EventReader,
@@ -45,10 +47,11 @@ from fedsynth.deploy.progress import (
     last_attempt,
     line_of,
     lines_of,
+    note_complete,
     run_watched,
 )
 from fedsynth.deploy.watch import WatchPage
-from fedsynth.errors import BudgetExceeded, FedsynthError, Incomplete, Refused, SiteLost
+from fedsynth.errors import BudgetExceeded, FedsynthError, Incomplete, Interrupted, Refused, SiteLost
 from fedsynth.federation.transport import InProcess, Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
@@ -241,7 +244,81 @@ def test_a_process_that_dies_leaves_a_run_that_is_interrupted(tmp_path):
     process.communicate(timeout=120)
     assert not reader.alive()
     assert view.state(reader.alive()) == "interrupted"
-    assert "interrupted" in lines_of(view.facts(alive=False))[-1]
+    *_, words, next_step = lines_of(view.facts(alive=False))
+    assert "interrupted" in words
+    assert f"takes it up by itself, try 1 of {len(PAUSES)}" in next_step
+
+
+def test_a_run_is_taken_up_a_limited_number_of_times_unless_it_finishes_further_rounds():
+    """Each attempt dies; those of which ``ends`` says so have finished a further round before."""
+
+    def taken_up(ends: Iterable[bool]) -> RunView:
+        events: list[Event] = [begun(attempt="0")]
+        finished = 0
+        for number, further in enumerate(ends):
+            if further:
+                finished += 1
+                round_ = {"round": finished, "step": 0, "turn": 0, "verb": "sum", "kind": "counts"}
+                events.append(RoundStarted(time=2.0, attempt=str(number), bytes={"a": 1}, **round_))
+                told = {"round": finished, "site": "a", "code": "answered", "bytes": 1, "seconds": 1.0}
+                events.append(SiteReplied(time=3.0, attempt=str(number), **told))
+            view = list(attempts(events).values())[-1]
+            if view.resumable_at is None:
+                return view
+            assert view.resumable_at == view.last + PAUSES[view.tries]
+            by = {"by": str(number + 1), "tries": view.tries + 1, "finished": finished}
+            events += [AttemptResumed(time=4.0, attempt=str(number), **by), begun(attempt=str(number + 1))]
+        return list(attempts(events).values())[-1]
+
+    limit = len(PAUSES)
+    assert [taken_up([False] * number).tries for number in range(limit + 3)] == [*range(limit), limit, limit, limit]
+    assert taken_up([False] * limit).resumable_at is None
+    assert taken_up([True] * 20).tries == 1
+    assert taken_up([True, False, False, True, False]).tries == 2
+    stuck = taken_up([True, *[False] * limit])
+    assert stuck.interrupted
+    said = lines_of(stuck.facts(alive=False))[-1]
+    assert said.startswith(f"it was taken up {limit} times without finishing a round, and is not any more")
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [("Interrupted", True), ("Stopped", False), ("SiteLost", False), ("RunLost", False), ("Refused", False)],
+)
+def test_only_a_run_that_was_interrupted_is_taken_up(error, goes_on):
+    view = RunView("1")
+    for event in (begun(), AttemptEnded(time=2.0, attempt="1", exit_code=8, error=error, message="why")):
+        view.receive(event)
+    assert view.facts(alive=False)["tries"]["goes_on"] == goes_on
+    assert ("takes it up by itself" in "\n".join(lines_of(view.facts(alive=False)))) == goes_on
+    over_files = RunView("files-1")
+    over_files.receive(begun(attempt="files-1"))
+    assert not over_files.interrupted
+    assert lines_of(over_files.facts(alive=False))[-1] == "the same command resumes it"
+
+
+def test_an_attempt_after_another_one_completed_the_run_ends_as_it_did(tmp_path):
+    root = tmp_path / "federation"
+    job = laid_out(root)
+    assert not note_complete(job, root, "0")
+    run(root)
+    assert note_complete(job, root, "2")
+    first, second = attempts(EventReader(events_file(root, RUN)).new()).values()
+    assert first.ended is not None
+    assert second.ended is not None
+    assert replace(second.ended, time=0.0, attempt="") == replace(first.ended, time=0.0, attempt="")
+
+
+def test_an_interrupted_run_can_be_stopped_before_it_is_taken_up(tmp_path):
+    root = tmp_path / "federation"
+    laid_out(root)
+    with EventLog(events_file(root, RUN), "1") as log:
+        log.begin(Job.load(root / "job.toml"))
+    assert invoke(["deploy", "stop", str(root)]).exit_code == 0
+    view = last_attempt(events_file(root, RUN))
+    assert view is not None
+    assert not view.interrupted
+    assert "no run" in invoke(["deploy", "stop", str(root)]).output
 
 
 def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, capsys):
@@ -251,7 +328,7 @@ def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, ca
     }
     with EventLog(file, "1") as log:
         log.add(AttemptBegun, **fields)
-    with pytest.raises(FedsynthError, match="it resumes"):
+    with pytest.raises(Interrupted, match="takes it up by itself"):
         _follow(EventReader(file), "1", False, lambda: None)
     assert "2 sites; a round waits for them" in capsys.readouterr().out
 

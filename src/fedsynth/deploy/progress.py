@@ -6,7 +6,9 @@ that a run started elsewhere or by hand is shown like any other. Rule 3: a trans
 a site is connected, away, busy with another run, or has answered. Rule 4: terminal, ``status`` and the live page show
 the same view in the same words, :func:`lines_of`.
 
-An attempt is a start of a run, or a resumption; its id is in each of its events.
+An attempt is a start of a run, or a resumption; its id is in each of its events. An attempt is interrupted if it has no
+end and its process is gone, or if the SuperLink was. ``deploy serve`` takes it up by itself, but not for ever: after as
+many tries as there are :data:`PAUSES`, in which no further round was finished, a person has to look.
 """
 
 from __future__ import annotations
@@ -25,19 +27,24 @@ import msgspec
 import numpy as np
 
 import fedsynth
-from fedsynth.errors import FedsynthError, exit_code, explained, number_of, said
+from fedsynth.errors import FedsynthError, Interrupted, exit_code, explained, number_of, said
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
 from fedsynth.locks import is_shared, shared
 from fedsynth.methods import find_method
 from fedsynth.progress import Progress, ignore_progress
+from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
 _LOCK = ".lock"  # suffix of the lock beside it
+STOPPED = "stopped by the operator; run the same command again to resume"
+FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
+PAUSES = (0.0, 10.0, 60.0, 300.0, 900.0)
+"""Seconds after an interruption before each try to take the run up by itself; as many as there are tries."""
 POLL = 0.5  # s between two reads of the events
 UNHEARD = 20.0  # s without a first event until the run's carrier is asked what became of it
 ASKED = 10.0  # s between two such requests
@@ -106,6 +113,18 @@ class AttemptBegun(_Event, frozen=True, kw_only=True, tag="begun"):
     fedsynth: str
 
 
+class AttemptResumed(_Event, frozen=True, kw_only=True, tag="resumed"):
+    """Event: ``deploy serve`` takes up this attempt, which was interrupted, by another one of the id ``by``.
+
+    It is the try of the number ``tries`` (from 1) since the last round was finished; ``finished`` is that round's
+    number, 0 for none.
+    """
+
+    by: str
+    tries: int
+    finished: int
+
+
 class RoundsExpected(_Event, frozen=True, kw_only=True, tag="expected"):
     """Event: a dry run has estimated how many ``rounds`` of messages the run will take."""
 
@@ -165,7 +184,16 @@ class AttemptEnded(_Event, frozen=True, kw_only=True, tag="ended"):
     lost: tuple[str, ...] = ()
 
 
-Event = AttemptBegun | RoundsExpected | SiteReported | RoundStarted | SiteReplied | WorkAdvanced | AttemptEnded
+Event = (
+    AttemptBegun
+    | AttemptResumed
+    | RoundsExpected
+    | SiteReported
+    | RoundStarted
+    | SiteReplied
+    | WorkAdvanced
+    | AttemptEnded
+)
 
 
 def events_file(folder: Path, run: str) -> Path:
@@ -203,6 +231,20 @@ class EventLog:
         """Append an event of the class ``kind`` that happens now; ``fields`` are its other fields by name."""
         event = kind(time=time.time(), attempt=self._attempt, **fields)
         self._write(msgspec.json.encode(event) + b"\n")
+
+    def begin(self, job: Job) -> None:
+        """Append the beginning of the attempt at the run of a ``job``."""
+        deployment = job.deployed
+        self.add(
+            AttemptBegun,
+            run=deployment.run,
+            method=job.method,
+            trust=job.trust,
+            sites=deployment.sites,
+            least=deployment.least,
+            deadline=deployment.deadline,
+            fedsynth=fedsynth.__version__,
+        )
 
     def _write(self, line: bytes) -> None:
         """Append a line in one write, so that lines of several writers do not mix."""
@@ -276,18 +318,8 @@ def run_watched(
     ``progress`` gets the method's reports as well. Raises :class:`~fedsynth.errors.Unsupported` for a job without
     ``[deployment]``, and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
-    deployment = job.deployed
-    with EventLog(events_file(folder, deployment.run), attempt) as log:
-        log.add(
-            AttemptBegun,
-            run=deployment.run,
-            method=job.method,
-            trust=job.trust,
-            sites=deployment.sites,
-            least=deployment.least,
-            deadline=deployment.deadline,
-            fedsynth=fedsynth.__version__,
-        )
+    with EventLog(events_file(folder, job.deployed.run), attempt) as log:
+        log.begin(job)
 
         def advanced(what: str, done: int, total: int) -> None:
             log.progress(what, done, total)
@@ -310,6 +342,34 @@ def run_watched(
             lost=outcome.lost,
         )
     return outcome
+
+
+def note_complete(job: Job, folder: Path, attempt: str) -> bool:
+    """Log that an attempt has ended because the job's run is complete; return whether that is so.
+
+    The attempt came after another one that completed the run, or its own process ended before it could say so.
+    """
+    out = RunFolder(folder / "runs" / job.deployed.run)
+    if not out.is_run:
+        return False
+    statement = out.synthesizer().statement
+    with EventLog(events_file(folder, job.deployed.run), attempt) as log:
+        log.begin(job)
+        log.add(
+            AttemptEnded,
+            exit_code=0,
+            folder=str(out.path),
+            headline=statement.headline if statement else "",
+            warnings=statement.warnings() if statement else (),
+            lost=tuple(out.made.get("lost_sites", ())),
+        )
+    return True
+
+
+def note_stop(file: Path, attempt: str) -> None:
+    """Log in the event ``file`` of a run that a person has stopped it, while it went on or was interrupted."""
+    with EventLog(file, attempt) as log:
+        log.add(AttemptEnded, exit_code=130, error="Stopped", message=STOPPED)
 
 
 def ending(error: Exception) -> dict[str, Any]:
@@ -401,11 +461,15 @@ class RunView:
     """The state of one attempt, built from its events.
 
     ``begun``, ``ended``, ``asked`` (the current round) and ``advanced`` are the last events of their classes.
-    ``expected`` is the estimated number of rounds, 0 if unknown; ``sent`` and ``received`` are total bytes to and from
-    sites, ``rounds`` the seconds that each finished round took, and ``last`` the Unix time of the last event.
+    ``resumes`` is the event by which the attempt before this one was taken up, if that was not done by a person, and
+    ``resumed`` the last one by which this attempt was. ``expected`` is the estimated number of rounds, 0 if unknown;
+    ``sent`` and ``received`` are total bytes to and from sites, ``rounds`` the seconds that each finished round took,
+    ``finished`` the number of the last one, and ``last`` the Unix time of the last event of the attempt's own.
     """
 
     attempt: str
+    resumes: AttemptResumed | None = None
+    resumed: AttemptResumed | None = None
     begun: AttemptBegun | None = None
     ended: AttemptEnded | None = None
     asked: RoundStarted | None = None
@@ -415,11 +479,14 @@ class RunView:
     sent: int = 0
     received: int = 0
     rounds: list[float] = field(default_factory=list)
+    finished: int = 0
     last: float = 0.0
-    _timed: int = field(default=0, repr=False)  # the round of the last entry of rounds
 
     def receive(self, event: Event) -> None:
-        """Update the view with an event. The first :class:`AttemptEnded` counts; only a later success replaces it."""
+        """Update the view with an event. The first end counts, unless it is an interruption, or a success follows."""
+        if isinstance(event, AttemptResumed):
+            self.resumed = event
+            return
         self.last = event.time
         if isinstance(event, AttemptBegun):
             self.begun, self.sites = event, {name: SiteView(name) for name in event.sites}
@@ -439,7 +506,7 @@ class RunView:
             self._take(self.site(event.site), event)
         elif isinstance(event, WorkAdvanced):
             self.advanced = event
-        elif self.ended is None or not event.exit_code:
+        elif self.ended is None or not event.exit_code or self.ended.error == Interrupted.__name__:
             self.ended = event
 
     def site(self, name: str) -> SiteView:
@@ -455,15 +522,40 @@ class RunView:
         else:
             site.heard = "answered"
         if self.asked is not None and not self.missing:
-            if self._timed == self.asked.round:  # replies of sites that the transport had reported before
+            if self.finished == self.asked.round:  # replies of sites that the transport had reported before
                 self.rounds.pop()
             self.rounds.append(event.time - self.asked.time)
-            self._timed = self.asked.round
+            self.finished = self.asked.round
 
     @property
     def missing(self) -> list[SiteView]:
         """The sites that the current round has asked and that have neither answered nor been given up as lost."""
         return [site for site in self.sites.values() if site.asked and not site.code]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the attempt, once its process is gone, is one that ``deploy serve`` takes up by itself."""
+        broke_off = self.ended is None or self.ended.error == Interrupted.__name__
+        return broke_off and not self.attempt.startswith(FILES)
+
+    @property
+    def furthest(self) -> int:
+        """Number of the last round that this attempt, or one of those that it goes on with, has finished."""
+        return max(self.finished, self.resumes.finished if self.resumes else 0)
+
+    @property
+    def tries(self) -> int:
+        """Number of times that the run was taken up by itself since it finished a round that it had not before."""
+        if self.resumed is not None:
+            return self.resumed.tries
+        return 0 if self.resumes is None or self.finished > self.resumes.finished else self.resumes.tries
+
+    @property
+    def resumable_at(self) -> float | None:
+        """Unix time from which the attempt, if interrupted, is taken up; ``None`` after the last try."""
+        if self.tries >= len(PAUSES):
+            return None
+        return (self.last if self.resumed is None else self.resumed.time) + PAUSES[self.tries]
 
     def state(self, alive: bool) -> str:
         """Return the run's key of :data:`STATES`; without end or living process (``alive``), it is interrupted."""
@@ -504,6 +596,7 @@ class RunView:
             "trust": begun.trust if begun else "",
             "state": state,
             "words": ended.message if ended and ended.exit_code else STATES[state].format(awaited or "all sites"),
+            "tries": {"made": self.tries, "of": len(PAUSES), "goes_on": not alive and self.interrupted},
             "round": round_,
             "rounds": max(self.expected, round_) if self.expected else None,
             "question": _question(self.asked),
@@ -545,15 +638,18 @@ STATES = {
     "computing": "the server computes",
     "complete": "complete",
     "ended": "ended",
-    "interrupted": "interrupted: its process is gone; run it again to resume",
+    "interrupted": "interrupted: its process is gone",
 }
 
 
 def attempts(events: Iterable[Event]) -> dict[str, RunView]:
     """Return the view of each attempt at a run by its id, in the order in which they began."""
     found: dict[str, RunView] = {}
+    resumed: dict[str, AttemptResumed] = {}
     for event in events:
-        found.setdefault(event.attempt, RunView(event.attempt)).receive(event)
+        if isinstance(event, AttemptResumed):
+            resumed[event.by] = event
+        found.setdefault(event.attempt, RunView(event.attempt, resumed.get(event.attempt))).receive(event)
     return found
 
 
@@ -574,7 +670,7 @@ def follow(reader: EventReader, view: RunView, unheard: Callable[[], object]) ->
     """Yield the events of the attempt of ``view`` until it ends; the view has each of them already.
 
     ``unheard()`` is called from time to time before the attempt has begun, and may raise. Raises
-    :class:`FedsynthError` if the run's process is gone.
+    :class:`Interrupted` if the run's process is gone.
     """
     patience = time.monotonic() + UNHEARD
     while view.ended is None:
@@ -589,10 +685,11 @@ def follow(reader: EventReader, view: RunView, unheard: Callable[[], object]) ->
                     f"the run is complete, in {complete}; its process at the server ended before it could say so. "
                     "Messages that are left there are deleted by `fedsynth deploy stop --purge`"
                 )
-            raise FedsynthError(
+            raise Interrupted(
                 "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
-                "the run was stopped, or the disk is full (the log of `fedsynth deploy serve` says which). Mend "
-                "that and run the same command again: it resumes, and only unanswered rounds are charged"
+                "the run was stopped, or the disk is full (the log of `fedsynth deploy serve` says which). Unless it "
+                "was stopped, `fedsynth deploy serve` takes it up by itself once both are up again (`fedsynth deploy "
+                "status` shows it); only unanswered rounds are charged"
             )
         if view.begun is None and view.ended is None and time.monotonic() > patience:
             unheard()
@@ -636,7 +733,23 @@ def lines_of(facts: Mapping[str, Any]) -> list[str]:
     left = f", about {_time(facts['left'])} left" if facts["left"] is not None else ""
     sent, received = _bytes(facts["bytes_sent"]), _bytes(facts["bytes_received"])
     spent = f"sent {sent}, received {received}; {_time(facts['elapsed'])} so far{left}"
-    return [*lines, *_site_lines(facts["sites"]), spent, facts["words"], *end_lines(facts["end"])]
+    return [*lines, *_site_lines(facts["sites"]), spent, facts["words"], *_tries(facts), *end_lines(facts["end"])]
+
+
+def _tries(facts: Mapping[str, Any]) -> Iterator[str]:
+    made, limit, goes_on = (facts["tries"][name] for name in ("made", "of", "goes_on"))
+    if goes_on and made >= limit:
+        yield (
+            f"it was taken up {number_of(made, 'time')} without finishing a round, and is not any more: see the log "
+            "of `fedsynth deploy serve`, then resume it with `fedsynth deploy run`"
+        )
+    elif goes_on:
+        of = f"try {made + 1} of {limit}; `fedsynth deploy stop` stops it"
+        yield f"`fedsynth deploy serve` takes it up by itself, {of}"
+    elif facts["state"] == "interrupted":
+        yield "the same command resumes it"
+    elif made and not facts["end"]:
+        yield f"it was interrupted, and `fedsynth deploy serve` has taken it up: try {made} of {limit}"
 
 
 def end_lines(end: Mapping[str, Any] | None) -> list[str]:

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsynth.deploy.files.server import over_files
-from fedsynth.deploy.progress import AttemptEnded, EventReader, RunView, WorkAdvanced, events_file, follow, run_watched
+from fedsynth.deploy.progress import (
+    FILES,
+    AttemptEnded,
+    EventReader,
+    RunView,
+    WorkAdvanced,
+    events_file,
+    follow,
+    run_watched,
+)
 from fedsynth.errors import FedsynthError
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.platforms import require_posix
@@ -59,7 +68,7 @@ class FederationRun:
         return load(self.out.model_file)
 
     def _over_files(self, exchange: Path, without: Collection[str], progress: Progress) -> None:
-        attempt = f"files-{secrets.token_hex(4)}"
+        attempt = f"{FILES}{secrets.token_hex(4)}"
         run_watched(
             self.job,
             self.folder,

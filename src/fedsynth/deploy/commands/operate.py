@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
-_FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
 
 
 def deploy_serve(
@@ -38,11 +37,15 @@ def deploy_serve(
     superlink: str = "127.0.0.1:9443",
     secret: Path | None = None,
     root_certificates: Path | None = None,
+    database: Path | None = None,
     json_: bool = False,
 ) -> None:
-    """Make the run whenever `deploy run` starts it.
+    """Make the run whenever `deploy run` starts it, and take it up by itself after an interruption.
 
-    It goes on until it is stopped. Run it at the server under a supervisor such as systemd, beside Flower's server
+    It goes on until it is stopped. A run that was interrupted (this machine was restarted, a process was killed, or the
+    SuperLink stood still) is taken up when both are up again: at most five times without finishing another round, with
+    growing pauses; `deploy status` shows which try it is. A run that ended with an error, or that was stopped, waits
+    for `deploy run`. Run the command at the server under a supervisor such as systemd, beside Flower's server
     (SuperLink), as the user who owns the folder; the SuperLink should belong to another one, who cannot read the
     coordinator's key. Whatever was sent to the SuperLink to start a run is ignored: the run is the one in
     FOLDER/job.toml, made by the installed fedsynth.
@@ -62,6 +65,9 @@ def deploy_serve(
         --superexec-auth-secret-file. Default: FOLDER/server/superexec.secret.
     root_certificates
         Certificate (PEM file) of the authority that vouches for the SuperLink's. Default: FOLDER/server/ca.crt.
+    database
+        Database file of the SuperLink, from which the messages of a run are deleted that was taken up and is complete.
+        Default: FOLDER/server/superlink.db.
     json_
         Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.
     """
@@ -73,7 +79,8 @@ def deploy_serve(
     home = Path(os.path.abspath(folder))
     server = home / "server"
     certificates = (root_certificates or server / "ca.crt").read_bytes()
-    executor = FlowerExecutor(home, superlink, certificates, server_secret(secret or server / SECRET))
+    shared, file = server_secret(secret or server / SECRET), database or server / "superlink.db"
+    executor = FlowerExecutor(home, superlink, certificates, shared, Path(os.path.abspath(file)))
     serve_until_stopped(executor.serve, executor.stop)
 
 
@@ -183,9 +190,9 @@ def _over_files(
     job: Job, folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
 ) -> RunView:
     from fedsynth.deploy.files.server import over_files
-    from fedsynth.deploy.progress import run_watched
+    from fedsynth.deploy.progress import FILES, run_watched
 
-    attempt = f"{_FILES}{secrets.token_hex(4)}"
+    attempt = f"{FILES}{secrets.token_hex(4)}"
     run = partial(
         run_watched,
         job,
@@ -446,21 +453,29 @@ def deploy_stop(
 
 def _stop(folder: Path, connection: str) -> tuple[str, str] | None:
     from fedsynth.deploy.flower.control import FlowerControl
-    from fedsynth.deploy.progress import AttemptEnded, EventLog, EventReader, all_runs, last_attempt
+    from fedsynth.deploy.progress import FILES, EventLog, EventReader, all_runs, events_file, last_attempt, note_stop
+    from fedsynth.runs.job import Job
 
+    control = FlowerControl(folder, connection)
     for file in reversed(all_runs(folder)):
         view = last_attempt(file)
         if view is None or view.ended is not None or not EventReader(file).alive():
             continue
-        if view.attempt.startswith(_FILES):
+        if view.attempt.startswith(FILES):
             raise errors.FedsynthError(
                 f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; press Ctrl-C "
                 "there"
             )
-        control = FlowerControl(folder, connection)
-        with EventLog(file, view.attempt) as log:  # open already: a run that has vanished without an end is an error
+        with EventLog(file, view.attempt):  # open already: a run that has vanished without an end is an error
             control.stop(view.attempt)
-            message = "stopped by the operator; run the same command again to resume"
-            log.add(AttemptEnded, exit_code=130, error="Stopped", message=message)
+            note_stop(file, view.attempt)
         return file.parent.name, view.attempt
-    return None
+    run = Job.load(folder / "job.toml").deployed.run
+    view = last_attempt(file := events_file(folder, run))
+    if view is None or not view.interrupted or (folder / "runs" / run).exists():
+        return None
+    note_stop(file, view.attempt)  # `deploy serve` takes it up no more
+    if view.resumed is not None:
+        with contextlib.suppress(errors.FedsynthError):  # it may have ended
+            control.stop(view.resumed.by)
+    return run, view.attempt

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedsynth.errors import FedsynthError, Unsupported, said
 
+CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
 SECONDS = 120.0  # time limit of a Flower command
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # this Python first
 QUIET = {
@@ -51,8 +54,19 @@ class FlowerControl:
     """
 
     folder: Path
-    connection: str = "federation"
+    connection: str = CONNECTION
     home: str = ""
+
+    @classmethod
+    def at(cls, superlink: str, root_certificates: Path, folder: Path, home: Path) -> FlowerControl:
+        """Return the control of the SuperLink at HOST:PORT, whose connection is written to ``config.toml`` in ``home``.
+
+        ``root_certificates`` is the PEM file of the authority that vouches for it.
+        """
+        connection = {"address": superlink, "root-certificates": str(root_certificates)}
+        content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (home / "config.toml").write_text(tomli_w.dumps(content))
+        return cls(folder, CONNECTION, str(home))
 
     def start(self, app: Path | None = None, *options: str) -> str:
         """Start a run of a Flower app (by default the federation's folder ``app``); return Flower's id of the run."""

@@ -16,13 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-import tomli_w
-
 from fedsynth import errors
 from fedsynth.deploy.flower.control import QUIET, FlowerControl, connected, finished, program
 from fedsynth.deploy.host.checks import folder_with_spaces
 
-CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
 SERVER_SECRET = "superexec.secret"  # by which the SuperLink recognises the server's own process
 _Found = TypeVar("_Found")
 
@@ -47,10 +44,7 @@ class LocalFlower:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = folder / "home-cli"
         home.mkdir()
-        connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(server / "ca.crt")}
-        content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        (home / "config.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
-        self.control = FlowerControl(root, CONNECTION, str(home))
+        self.control = FlowerControl.at(f"127.0.0.1:{self.port}", server / "ca.crt", root, home)
 
     def start(self) -> None:
         """Start all processes, register the sites' nodes by name, and wait until they are connected.
@@ -92,7 +86,8 @@ class LocalFlower:
     def server_command(self) -> list[str]:
         """Return the command, as words, that makes the federation's runs."""
         options = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(self.server / "ca.crt")]
-        return ["fedsynth", "deploy", "serve", str(self.root), *options, "--secret", str(self.server / SERVER_SECRET)]
+        options += ["--database", str(self.database), "--secret", str(self.server / SERVER_SECRET)]
+        return ["fedsynth", "deploy", "serve", str(self.root), *options]
 
     def start_node(self, name: str) -> None:
         """Start the process that fetches and answers the messages of the site ``name``."""

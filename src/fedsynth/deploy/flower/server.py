@@ -24,7 +24,7 @@ from flwr.supercore.run import RunNotRunningException
 from fedsynth.deploy.batches import in_batches
 from fedsynth.deploy.flower.records import ASK, BUSY, pack, unpack
 from fedsynth.deploy.progress import SiteState, Tell, ignore_report
-from fedsynth.errors import FedsynthError, Refused, SiteLost
+from fedsynth.errors import FedsynthError, Interrupted, Refused, SiteLost
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
 from fedsynth.runs.ending import EndNotice
@@ -99,8 +99,7 @@ class FlowerTransport:
     def nodes(self) -> dict[str, NodeInfo]:
         """Return the connected Flower nodes of the federation's sites, by site name; nodes of other names are left out.
 
-        Raises :class:`Refused` if two nodes share a site's name, and :class:`FedsynthError` if Flower cannot be
-        reached.
+        Raises :class:`Refused` if two nodes share a site's name, and :class:`Interrupted` if Flower cannot be reached.
         """
         found: dict[str, NodeInfo] = {}
         with _reached():
@@ -144,7 +143,7 @@ class FlowerTransport:
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Send requests, each to one site, and yield one reply per message, in their order, as soon as it has arrived.
 
-        Raises :class:`FedsynthError` if Flower's server ended, or the run was stopped.
+        Raises :class:`Interrupted` if Flower's server ended, or the run was stopped.
         """
         asked = list(messages)
         if not asked:
@@ -300,7 +299,8 @@ def _reached() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, ObjectPullError, RunNotRunningException) as error:
-        raise FedsynthError(
-            f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, or the run was "
-            "stopped; start the run again to resume it"
+        raise Interrupted(
+            f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, stood still, or "
+            "the run was stopped. Unless it was stopped, `fedsynth deploy serve` takes it up by itself once the "
+            "SuperLink answers"
         ) from error

@@ -200,10 +200,10 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool 
     Rows of a file come from a cache in the state folder if the file's size, times, inode and columns, or else its
     SHA-256, are unchanged, and so are the schema, the declared kind of a CSV file and the limit on a person's rows. If
     ``config`` names a column of persons, at most as many rows of each as its ``[policy] unit`` says are used, chosen by
-    a key derived from ``secret``. The site's own log says what does not fit the schema, unless ``quiet`` is true; nothing
-    else does. Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file that is
-    declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that is
-    missing or being written to.
+    a key derived from ``secret``. The site's own log says what does not fit the schema, unless ``quiet`` is true;
+    nothing else does. Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file
+    that is declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that
+    is missing or being written to.
     """
     file = config.data.file
     if file is None:
