@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.pages import blocks, pages_that_run, readme_commands
+
+from fedsynth.cli.app import COMMANDS
 
 pytestmark = pytest.mark.slow
 
@@ -146,3 +149,83 @@ def test_a_page_works_in_an_empty_folder(installed, page, tmp_path):
             _follow(installed, block.text, tmp_path, int(block.options.get("exit", 0)))
     cells = "\n".join(block.text for block in shown if block.kind == "{code-cell}")
     _follow(installed, f"python - <<'END OF CELLS'\n{cells}\nEND OF CELLS", tmp_path)
+
+
+BUDGET = "--epsilon 1 --delta 1e-6"
+RUN = f"--schema schema.toml --sites 2 --method oneshot {BUDGET}"
+PLAIN = [
+    ("example", "patients.csv", 0),
+    ("schema draft", "patients.csv --out schema.toml", 0),
+    ("schema check", "patients.csv --schema schema.toml", 0),
+    ("simulate", f"--data patients.csv {RUN} --out run", 0),
+    ("demo", "--out demo", 6),
+    ("evaluate", "patients.csv run/synthetic.csv --schema schema.toml --holdout patients.csv --out scores", 6),
+    ("report", "run", 6),
+    ("sample", "run/model.fedsynth --rows 10 --out more.csv", 0),
+    ("prove", "run", 0),
+    ("methods", "", 0),
+    ("advise", f"--schema schema.toml --rows 1000 --sites 2 {BUDGET}", 0),
+    ("plan", f"--rows 1000 {RUN}", 0),
+    ("compare", f"--data patients.csv {RUN}", 6),
+    ("bench", "bench.toml --list", 0),
+    ("deploy init", f"federation --schema schema.toml --sites north --method oneshot {BUDGET} --json", 0),
+    ("site join", "federation/invitations/north.toml site --fingerprint FINGERPRINT-1 --json", 0),
+    ("deploy admit", "federation site/north.request --fingerprint FINGERPRINT-1 --json", 0),
+    ("deploy try", "federation --data patients.csv --out rehearsal", 6),
+    ("deploy serve", "federation", 6),
+    ("deploy run", "federation", 6),
+    ("deploy status", "federation", 8),
+    ("deploy stop", "federation", 8),
+    ("site check", "site", 8),
+    ("site serve", "site", 6),
+    ("account", "site", 0),
+    ("backup", "site site.backup", 0),
+    ("restore", "site.backup restored", 0),
+    *(("compute-server init", f"server-{number} --address localhost:{number} --json", 0) for number in (1, 2, 3)),
+    (
+        "compute-server agree",
+        "server-1 server-1/card.toml server-2/card.toml server-3/card.toml --fingerprint FINGERPRINT-3 --fingerprint "
+        "FINGERPRINT-2 --fingerprint FINGERPRINT-1",
+        0,
+    ),
+    ("compute-server serve", "server-1", 8),  # it has no terms yet, and loads nothing before that
+]
+"""Every command with arguments that lead it to what it needs, in an order that makes their files, and its exit code."""
+
+
+def _leaves(listed, *before):
+    for commands in listed.values():
+        for name, (inner, _) in commands.items():
+            yield from [" ".join([*before, name])] if isinstance(inner, str) else _leaves(inner, *before, name)
+
+
+def test_without_any_extra_every_command_starts_or_names_the_missing_one(built, tmp_path):
+    """None ends with a traceback: what is not installed is a sentence with the extra, and exit code 6."""
+    assert {name for name, *_ in PLAIN} == set(_leaves(COMMANDS))
+    venv.create(tmp_path / "venv", with_pip=True)
+    programs = tmp_path / "venv" / "bin"
+    _run(programs / "pip", "install", "-c", HERE / "constraints.txt", built[3], cwd=tmp_path)
+    shutil.copy(HERE / "examples" / "mine.toml", tmp_path / "bench.toml")
+    _every_command_starts([programs / "fedsynth"], tmp_path)
+
+
+def _every_command_starts(program, folder):
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    fingerprints: list[str] = []
+    for name, arguments, code in PLAIN:
+        marked = (word.rpartition("FINGERPRINT-") for word in arguments.split())
+        words = [fingerprints[-int(word)] if mark else word for _, mark, word in marked]
+        done = subprocess.run(
+            [*program, *name.split(), *words],
+            cwd=folder,
+            env={**clean, "PATH": os.defpath},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        said = f"{name}: {done.stdout}{done.stderr}"
+        assert done.returncode == code, said
+        assert "Traceback" not in said
+        assert code != 6 or "; pip install 'fedsynth[" in done.stderr, said
+        fingerprints += re.findall(r'"fingerprint": ?"([^"]+)"', done.stdout)

@@ -86,6 +86,26 @@ def said(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
         raise FedsynthError(sentence.replace("{error}", str(error))) from error
 
 
+def lacking(extra: str, what: str) -> Unsupported:
+    """Return the error for a package that only the extra ``extra`` installs; ``what`` says what needs which package."""
+    return Unsupported(f"{what}; pip install 'fedsynth[{extra}]'")
+
+
+@contextmanager
+def from_extra(extra: str, what: str) -> Iterator[None]:
+    """A context manager for imports of packages that only an extra installs; without them it raises :func:`lacking`.
+
+    A package of another version, which lacks a name, is named as well. A failed import of fedsynth's own is none.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "fedsynth":
+            raise
+        missing = isinstance(error, ModuleNotFoundError)
+        raise lacking(extra, what if missing else f"{what}, of another version ({error})") from error
+
+
 def explained(error: OSError) -> str:
     """Return the system's complaint about a file as a sentence: the file, what is wrong, and what to do about it."""
     where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)

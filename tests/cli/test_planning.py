@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -392,7 +392,7 @@ def federation_ca(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ("host", "start", "end", "other", "state", "says"),
     [
         ("localhost", -1, 90, False, "ok", ""),
-        ("localhost", -1, 9, False, "warning", "have the next one made in time"),
+        ("localhost", -1, 9, False, "warning", "the coordinator renews it"),
         ("localhost", -30, -1, False, "failure", "expired"),
         ("localhost", 1, 30, False, "failure", "not valid yet"),
         ("fed.example.org", -1, 90, False, "failure", "another host name"),
@@ -408,6 +408,25 @@ def test_every_kind_of_certificate(tmp_path, federation_ca, host, start, end, ot
     assert states(checks)["certificate"] == state
     assert says in mends(checks)
     assert ("clock" in states(checks)) == (state != "failure")
+
+
+@pytest.mark.parametrize(("end", "code", "state"), [(90, 0, "ok"), (-1, 8, "failure"), (None, 0, "warning")])
+def test_a_site_sees_the_servers_certificate_without_a_look_at_its_machine(
+    tmp_path, federation_ca, monkeypatch, end, code, state
+):
+    """One that has ended is a failure; a server that cannot be reached may not run yet, or there is none."""
+    from tests.deploy.test_site_config import ready_site
+
+    signer, roots = federation_ca
+    config = ready_site(tmp_path / "site")
+    monkeypatch.setattr("fedsynth.deploy.host.checks.check_site", lambda config: iter(()))
+    text = (config.folder / "site.toml").read_text().replace("[flower]", f'[flower]\nroot_certificates = "{roots}"')
+    files = None if end is None else server_files(tmp_path, signer, "localhost", -30, end)
+    with serving(files) if files else nullcontext(9) as port:
+        (config.folder / "site.toml").write_text(text.replace("127.0.0.1:9", f"localhost:{port}"))
+        done = command.invoke(["site", "check", str(config.folder), "--json"])
+    states = {one["name"]: one["state"] for one in json.loads(done.output)["checks"]}
+    assert (done.exit_code, states["superlink" if end is None else "certificate"]) == (code, state)
 
 
 def test_an_address_in_place_of_a_name_and_a_self_signed_server(tmp_path, federation_ca):

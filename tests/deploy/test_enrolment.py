@@ -26,7 +26,7 @@ from tests.contract.world import SCHEMA
 
 from fedsynth.cli import app as cli
 from fedsynth.deploy.certificates import DAYS, Authority
-from fedsynth.deploy.enrolment import Enrolment
+from fedsynth.deploy.enrolment import AUTHORITY, Enrolment
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import site_secret
 from fedsynth.deploy.roster import (
@@ -541,6 +541,7 @@ def test_another_key_of_an_admitted_site_is_an_explicit_act_everywhere(copy):
     assert done["roster"] != before.fingerprint
     assert done["lacking"] == ["east", "north", "south"]  # nobody has signed this one
     assert done["unregister"] == ["south"]  # the lost machine's node would answer for it
+    assert [command.rpartition(" ")[2] for command in done["register"]] == ["south"]
     peers = tomllib.loads((copy.root / "job.toml").read_text())["deployment"]["peers"]
     assert peers["south"] == request.identity
     old = (copy.home("north") / "roster.toml").read_bytes()
@@ -552,6 +553,29 @@ def test_another_key_of_an_admitted_site_is_an_explicit_act_everywhere(copy):
     assert north.peers["south"].hex() == request.identity
     says = run("site", "check", copy.home("north"))[1]
     assert "NOT signed by all: east, south" in says
+
+
+def test_a_renewal_registers_no_node_anew_and_renews_what_the_server_has(copy, monkeypatch):
+    """Those of the server and the administrator were made on the same day, and nobody had a command for them."""
+    server = copy.root / "server"
+    copy.join("north")
+    done = told("deploy", "admit", copy.root, copy.request("north"))
+    assert (done["register"], done["renewed"]) == ([], [])
+    assert "The nodes stay registered" in run("deploy", "admit", copy.root, copy.request("north"))[1]
+    authority = Authority.load(copy.root / AUTHORITY, server / "ca.crt")
+    with monkeypatch.context() as short:
+        short.setattr("fedsynth.deploy.certificates.DAYS", 30)
+        for name, host in (("server", "fed.example.org"), ("admin", "")):
+            ending, key = authority.issue_with_key(name, "server" if host else "admin", host)
+            (server / f"{name}.pem").write_text(ending)
+            (server / f"{name}.key").write_bytes(key)
+    done = told("deploy", "admit", copy.root, copy.request("north"))
+    assert done["renewed"] == [str(server / name) for name in ("server.pem", "admin.pem")]
+    for name in ("server", "admin"):
+        (made,) = x509.load_pem_x509_certificates((server / f"{name}.pem").read_bytes())
+        assert made.public_key() == load_private(server / f"{name}.key").public_key()
+        assert made.not_valid_after_utc - datetime.datetime.now(datetime.UTC) > datetime.timedelta(days=300)
+        assert made.subject.rfc4514_string() == f"CN={name},OU={name}"
 
 
 def forged(copy: Federation, name: str, **identities: str) -> Admission:

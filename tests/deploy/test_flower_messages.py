@@ -43,7 +43,7 @@ from fedsynth.deploy.flower import records, server
 from fedsynth.deploy.flower.node import reply
 from fedsynth.deploy.flower.server import FlowerTransport
 from fedsynth.deploy.host.config import load_site_config
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, RunLost, SiteLost
+from fedsynth.errors import BudgetExceeded, FedsynthError, Interrupted, Refused, RunLost, SiteLost
 from fedsynth.federation.ending import is_end, write_acknowledgement, write_end
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.policy_file import trust_named
@@ -67,6 +67,7 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
 
 BUDGET = Budget(2.0, 1e-6)
+REQUEST = httpx.Request("POST", "https://127.0.0.1:9")
 TABLES = {
     name: random_table(rows, at) for at, (name, rows) in enumerate({"north": 400, "south": 150, "east": 1}.items())
 }
@@ -629,21 +630,26 @@ def test_a_message_that_flower_does_not_take_is_sent_again_until_the_deadline(tm
 
 
 @pytest.mark.parametrize(
-    ("call", "error"),
+    ("call", "error", "says"),
     [
-        ("pull_messages", httpx.ConnectError("refused")),
-        ("pull_messages", ObjectPullError("0a", "not there")),
+        ("pull_messages", httpx.ConnectError("refused"), r"\(ConnectError\): it ended, stood still"),
+        ("pull_messages", ObjectPullError("0a", "not there"), r"\(ObjectPullError\): it ended, stood still"),
+        (
+            "push_messages",
+            httpx.HTTPStatusError("500", request=REQUEST, response=httpx.Response(500, request=REQUEST)),
+            "HTTP status 500: its own log says why, and a full disk is one reason",
+        ),
     ],
-    ids=["gone", "restarted while it gave a reply"],
+    ids=["gone", "restarted while it gave a reply", "its disk is full"],
 )
-def test_a_superlink_that_is_gone_ends_the_run_with_a_sentence(call, error, tmp_path, monkeypatch):
+def test_a_superlink_that_is_gone_ends_the_run_with_a_sentence(call, error, says, tmp_path, monkeypatch):
     job, root, grid = world(tmp_path)
 
     def gone(*_: Any) -> Iterable[Any]:
         raise error
 
     monkeypatch.setattr(grid, call, gone)
-    with pytest.raises(FedsynthError, match="`fedsynth deploy serve` takes it up by itself"):
+    with pytest.raises(Interrupted, match=rf"{says}.*`fedsynth deploy serve` takes the run up by itself"):
         run(job, root, grid)
 
 

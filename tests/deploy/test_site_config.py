@@ -674,6 +674,32 @@ def test_a_site_that_the_server_refuses_for_its_clock_names_the_clock(tmp_path, 
     assert ("or the clock of this host" in caplog.text) == (refusal != "outage")
 
 
+@pytest.mark.parametrize("seen", ["status 400", "expired", "alert", "outage"])
+@pytest.mark.parametrize("days", [90, -1])
+def test_a_sites_own_certificate_that_has_ended_is_not_blamed_on_the_server(tmp_path, days, seen):
+    """nginx answers such a site with HTTP status 400; a forwarder shows it the same certificate as the server's."""
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    import httpx
+
+    from fedsynth.deploy.flower.node import _reason
+
+    config = ready_site(tmp_path / "site")
+    certificate(config.certificate, days, -30)
+    request = httpx.Request("POST", "https://127.0.0.1:9")
+    error: httpx.HTTPError = httpx.ConnectError("refused")
+    if seen == "status 400":
+        error = httpx.HTTPStatusError("400", request=request, response=httpx.Response(400, request=request))
+    elif seen == "expired":
+        error.__cause__ = ssl.SSLCertVerificationError("certificate verify failed")
+        error.__cause__.verify_message = "certificate has expired"
+    elif seen == "alert":
+        error.__cause__ = ssl.SSLError("tlsv1 alert certificate expired")
+    said = _reason(error, config)
+    own = days < 0 and seen != "outage"
+    assert said.startswith(f"this site's own certificate, {config.certificate}, ended on ") == own
+    assert ("`fedsynth site join` with the invitation" in said) == own
+
+
 def test_what_a_server_answers_that_is_no_message_ends_no_site(tmp_path, caplog):
     """A head without its parts raised out of the loop, so that a SuperLink could end the process of a site."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -1088,7 +1114,11 @@ def test_check_warns_of_a_delta_that_promises_nothing(ready):
     (ready / "site.toml").write_text(tomli_w.dumps(content))
     code, found = check(ready)
     assert code == 8
-    assert "one over the 50 rows" in found["rows"][1]
+    assert "one over the 50 rows, 0.02:" in found["rows"][1]
+    assert "such as 0.001, and agree" in found["rows"][1]
+    content["policy"]["budget"]["delta"] = 0.001
+    (ready / "site.toml").write_text(tomli_w.dumps(content))
+    assert "promises" not in check(ready)[1]["rows"][1]
 
 
 def test_check_sends_and_charges_nothing(ready):

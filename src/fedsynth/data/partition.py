@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported, nearest
+from fedsynth.errors import Unsupported, from_extra, nearest
 from fedsynth.rows import Table
 from fedsynth.schema import Numeric, Schema
 
@@ -232,11 +232,9 @@ class Cluster:
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row."""
         _enough_rows(table, max(sites, self.neighbours + 1))
-        try:
+        with from_extra("cluster", "the cluster partition needs UMAP"):
             import umap
             from sklearn.cluster import KMeans
-        except ImportError as error:
-            raise Unsupported("the cluster partition needs UMAP; pip install 'fedsynth[cluster]'") from error
         points = np.stack(table.codes, axis=1).astype(np.float64)
         seed = int(rng.integers(2**31))
         reducer = umap.UMAP(n_neighbors=self.neighbours, min_dist=0.1, random_state=seed, n_jobs=1)

@@ -10,7 +10,7 @@ from importlib import resources
 import numpy as np
 import pandas as pd
 
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import InvalidParameter, from_extra
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 
 __all__ = ["patients", "patients_schema", "patients_toml", "rand_hie", "rand_hie_schema"]
@@ -66,12 +66,8 @@ def rand_hie() -> pd.DataFrame:
     ordered column, and imputed values of physical limitations (fractions) become missing. Raises :class:`Unsupported`
     without statsmodels.
     """
-    try:
+    with from_extra("demo", "the demo's table is part of statsmodels, which is not installed"):
         from statsmodels.datasets import randhie
-    except ImportError as error:
-        raise Unsupported(
-            "the demo's table is part of statsmodels, which is not installed; run pip install 'fedsynth[demo]'"
-        ) from error
     raw = randhie.load_pandas().data
     health = np.select([raw.hlthg == 1, raw.hlthf == 1, raw.hlthp == 1], ["good", "fair", "poor"], "excellent")
     limited = raw.physlm.round().astype("boolean").mask(~raw.physlm.isin([0, 1]))

@@ -60,14 +60,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import from_extra
 
-try:
+with from_extra("deep", "training networks needs PyTorch"):
     import torch
     from torch import Tensor
     from torch.nn.functional import linear, pad
-except ImportError as error:
-    raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]'") from error
 
 CHUNK = 576
 """Rows of a forward and backward pass: a multiple of 48 and 64, so that a row's results depend on that row alone."""

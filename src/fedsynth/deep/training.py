@@ -25,7 +25,7 @@ from fedsynth.deep.encoders import BatchLayout, EncodedBatch, Encoder, Encoders,
 from fedsynth.deep.gan import Critic, Generator
 from fedsynth.deep.networks import Adam, numbers_of_row, size_of
 from fedsynth.deep.vae import AutoEncoder
-from fedsynth.errors import InvalidParameter, Unsupported, between, whole
+from fedsynth.errors import InvalidParameter, Unsupported, between, lacking, whole
 from fedsynth.federation.query import LARGEST_WEIGHT, RecordCount, SiteRandomness, Training, Weights, weights_digest
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.methods.measure import check_shares, share_left, shares
@@ -163,7 +163,7 @@ class NetworkTraining(Training, frozen=True):
     def require(cls) -> None:
         """Raise :class:`Unsupported` if this machine has no PyTorch, or not the GPU that its operator named."""
         if find_spec("torch") is None:
-            raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
+            raise lacking("deep", "training networks needs PyTorch, here and at every site")
         device(clipped=True)  # raises if a named GPU is missing
 
     def require_rounding(self) -> None:

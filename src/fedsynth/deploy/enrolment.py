@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 import fedsynth
-from fedsynth.deploy.certificates import Authority, pem, private_bytes
+from fedsynth.deploy.certificates import Authority, Role, pem, private_bytes
 from fedsynth.deploy.host.config import INVITATION, ROSTER, SiteConfig, load_site_config
 from fedsynth.deploy.host.state import create_state, make_node_key, public_part, site_secret
 from fedsynth.deploy.roster import (
@@ -43,6 +43,7 @@ from fedsynth.deploy.roster import (
     to_text,
 )
 from fedsynth.errors import FedsynthError, said
+from fedsynth.federation.names import parse_address
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.files import parse_toml, private_folder, read_text, write_private, write_whole
 from fedsynth.keys import Keys
@@ -52,6 +53,7 @@ from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Schema
 
 AUTHORITY = "authority/ca.key"  # the private key of the certificate authority, to be kept offline
+_SOON = timedelta(days=60)  # before its end, in which a certificate of the server is renewed
 _PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTILINE)
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -354,6 +356,25 @@ class Enrolment:
             write_whole(self.folder / "admissions" / f"{name}.toml", to_text(Admission(name, certificate, members)))
         write_private(self.folder / "roster.toml", to_text(members))
         return members
+
+    def renew(self, authority: Authority) -> list[Path]:
+        """Renew the certificates of the server and the administrator that end soon, for the same keys.
+
+        Returns their files, whose mode becomes 0644: they hold no secret, and the SuperLink may be another user.
+        """
+        renewed = []
+        hosts: dict[Role, str] = {"server": parse_address(self.terms.superlink)[0], "admin": ""}
+        for role, host in hosts.items():
+            file = self.folder / "server" / f"{role}.pem"
+            if not file.is_file():
+                continue
+            found = _certificate(read_text(file))
+            public = found.public_key()
+            if found.not_valid_after_utc < datetime.now(UTC) + _SOON and isinstance(public, ec.EllipticCurvePublicKey):
+                write_whole(file, authority.issue(public, role, role, host))
+                file.chmod(0o644)
+                renewed.append(file)
+        return renewed
 
     def _write_peers(self, roster: Roster) -> None:
         file = self.folder / "job.toml"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported, from_extra
 from fedsynth.evaluation.distances import NeighbourIndex, drawn, nearest, share
 from fedsynth.evaluation.features import MixedSpace, integer_codes
 from fedsynth.evaluation.persons import (
@@ -36,7 +36,7 @@ Scores = NDArray[np.float64]
 _Z = 1.959964  # 95 % of a normal law
 _CHUNK = 256  # query rows at a time
 _WIDE = 1000  # with more dimensions, the principal components are approximate
-_NEEDS = "attacks need scikit-learn; pip install 'fedsynth[evaluate]'"
+_NEEDS = "attacks need scikit-learn"
 
 
 def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
@@ -209,10 +209,8 @@ def domias(
     :func:`gan_leaks`, in nats; if all rows are identical, every score is 0. The attack detects local overfitting; it
     hardly detects a single copied row of a large table, since the density is smoothed.
     """
-    try:
+    with from_extra("evaluate", _NEEDS):
         from sklearn.decomposition import PCA
-    except ImportError as error:
-        raise Unsupported(_NEEDS) from error
     points = index.points
     if len(points) > max_kernels:  # the rows may be sorted
         points = points[np.random.default_rng(0).choice(len(points), max_kernels, replace=False)]
@@ -349,14 +347,12 @@ def _correct(
 def _guesses(
     train: Table, asked: Sequence[Table], sensitive: int, subset: tuple[int, ...], seed: int
 ) -> dict[str, list[NDArray[np.int64]]]:
-    try:
+    with from_extra("evaluate", _NEEDS):
         from sklearn.ensemble import RandomForestClassifier
         from sklearn.linear_model import LogisticRegression
         from sklearn.naive_bayes import CategoricalNB
         from sklearn.neighbors import KNeighborsClassifier
         from sklearn.svm import SVC
-    except ImportError as error:
-        raise Unsupported(_NEEDS) from error
     labels = train.codes[sensitive]
     space, codes = MixedSpace.of(train, subset), integer_codes(train, subset)
     points = space.coordinates(train)

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import from_extra
 from fedsynth.evaluation.features import MixedSpace, ordinal
 from fedsynth.rows import Table, concatenate
 
@@ -24,11 +24,9 @@ def propensity_mse(real: Table, other: Table, seed: int) -> float:
     result is 0. Leaves have at least 50 rows, or a tenth of the smaller table's rows if that is fewer. Raises
     :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
-    try:
+    with from_extra("evaluate", "propensity needs scikit-learn"):
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
         from sklearn.tree import DecisionTreeClassifier
-    except ImportError as error:
-        raise Unsupported("propensity needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
     one, two = _equally_many(real, other, seed)
     features = np.concatenate([ordinal(one), ordinal(two)])
     labels = np.repeat([0, 1], len(one))
@@ -50,12 +48,10 @@ def log_cluster(real: Table, other: Table, seed: int, clusters: int = 20) -> flo
     publish the minimum over numbers of clusters, which selects noise: real against real then varies by several units.
     Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
-    try:
+    with from_extra("evaluate", "log-cluster needs scikit-learn"):
         from sklearn.cluster import KMeans
         from sklearn.decomposition import PCA
         from sklearn.exceptions import ConvergenceWarning
-    except ImportError as error:
-        raise Unsupported("log-cluster needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
     one, two = _equally_many(real, other, seed)
     space = MixedSpace.of(real).coordinates(concatenate([one, two]))
     if not np.ptp(space, axis=0).any():

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, from_extra
 from fedsynth.evaluation.features import MixedSpace
 from fedsynth.evaluation.persons import (
     count_persons,
@@ -111,10 +111,8 @@ def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.
     recomputed in float64 from coordinate differences, since its ``|x|^2 - 2xy + |y|^2`` loses precision near zero.
     Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
-    try:
+    with from_extra("evaluate", "distances need scikit-learn"):
         from sklearn.neighbors import NearestNeighbors
-    except ImportError as error:
-        raise Unsupported("distances need scikit-learn; pip install 'fedsynth[evaluate]'") from error
     index = NearestNeighbors(n_neighbors=many, algorithm="brute").fit(points)
     which: NDArray[np.int64] = index.kneighbors(queries, return_distance=False)
     found = np.empty(which.shape)

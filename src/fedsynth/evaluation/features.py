@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import Unsupported, from_extra
 from fedsynth.rows import Table
 from fedsynth.schema.columns import Datetime, Numeric
 
@@ -103,8 +103,8 @@ def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
     As in SynMeter (arXiv 2402.06806): the map is fitted to the real rows, with one quantile for every 30 rows, at least
     10 and at most 1,000, but no more than there are known values. A missing number becomes 0, with an indicator.
     """
-    from sklearn.preprocessing import QuantileTransformer
-
+    with from_extra("evaluate", "normal scores by quantile need scikit-learn"):
+        from sklearn.preprocessing import QuantileTransformer
     categories = _known_categories(real, columns)
     maps: dict[int, Any] = {}
     for column in columns:

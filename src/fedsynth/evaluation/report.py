@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import from_extra
 from fedsynth.evaluation import plots
 from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData
 from fedsynth.evaluation.plots import Chart
@@ -110,11 +110,9 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     Without a ``run``, the page has no ledger of privacy costs and states no guarantee. Raises :class:`Unsupported`
     without Jinja2 (the extra ``evaluate``).
     """
-    try:
+    with from_extra("evaluate", "a report needs Jinja2"):
         import jinja2
         from markupsafe import Markup
-    except ImportError as error:
-        raise Unsupported("a report needs Jinja2; pip install 'fedsynth[evaluate]'") from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedsynth", "evaluation"),
         autoescape=True,  # names and categories come from users' files

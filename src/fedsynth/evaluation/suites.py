@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.errors import InvalidParameter, from_extra, nearest
 from fedsynth.evaluation.features import Fit, integer_codes, one_hot
 from fedsynth.plugins import named
 
@@ -74,10 +74,8 @@ def sklearn_learner(module: str, name: str, **options: Any) -> Learner:
     def make(seed: int, **changed: Any) -> Any:
         import inspect
 
-        try:
+        with from_extra("evaluate", "utility needs scikit-learn"):
             kind = getattr(import_module(f"sklearn.{module}"), name)
-        except ImportError as error:
-            raise Unsupported("utility needs scikit-learn; pip install 'fedsynth[evaluate]'") from error
         seeded = {"random_state": seed} if "random_state" in inspect.signature(kind).parameters else {}
         return kind(**{**options, **seeded, **changed})
 

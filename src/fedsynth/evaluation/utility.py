@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported, number_of
+from fedsynth.errors import Unsupported, lacking, number_of
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one, f1
 from fedsynth.evaluation.features import integer_codes, is_numeric
 from fedsynth.evaluation.references import cached
@@ -161,7 +161,7 @@ def scores_by_learner(
 
 def _task(suite: Suite, column: int, real: Table, test: Table) -> _Classification | _Regression:
     if importlib.util.find_spec("sklearn") is None:
-        raise Unsupported("utility needs scikit-learn; pip install 'fedsynth[evaluate]'")
+        raise lacking("evaluate", "utility needs scikit-learn")
     if len(real.codes) < 2:
         raise Unsupported("the table has no other column to learn the target from; utility needs at least 2 columns")
     kind = _Regression if is_numeric(real, column) else _Classification

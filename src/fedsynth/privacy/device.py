@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported, from_extra
 
 Device = Literal["auto", "cpu", "cuda"]
 VARIABLE = "FEDSYNTH_DEVICE"
@@ -34,10 +34,8 @@ def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "
         raise InvalidParameter(f"unknown device {named!r}; choose one of {', '.join(get_args(Device))} ({VARIABLE})")
     if named == "cpu" or (named == "auto" and clipped):
         return "cpu"
-    try:
+    with from_extra("deep", "training networks needs PyTorch"):
         import torch
-    except ImportError as error:
-        raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]'") from error
     if torch.cuda.is_available():
         return "cuda"
     if named == "cuda":

@@ -57,7 +57,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, from_extra
 from fedsynth.servers.questions import GRAIN, MOST_CANDIDATES, MOST_PENALTY, MOST_WEIGHT
 from fedsynth.servers.shares import LARGEST_SQUARE, SERVERS
 
@@ -334,9 +334,8 @@ def _load() -> ModuleType:
     words, sys.argv = sys.argv, ["mpyc", "--no-log", "--no-uvloop"]
     logging.disable(logging.INFO)
     try:
-        import mpyc.runtime
-    except ImportError as error:
-        raise Unsupported("compute servers need MPyC; pip install 'fedsynth[mpc]'") from error
+        with from_extra("mpc", "compute servers need MPyC"):
+            import mpyc.runtime
     finally:
         sys.argv = words
         logging.disable(logging.NOTSET)

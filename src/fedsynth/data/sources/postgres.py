@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsynth.errors import FedsynthError, SchemaError, Unsupported
+from fedsynth.errors import FedsynthError, SchemaError, Unsupported, from_extra
 from fedsynth.rows import BadLine, Rows, absent_columns
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.bins import Axis
@@ -279,10 +279,8 @@ def session(source: PostgresTable) -> Iterator[Any]:
     if source.cursor is not None:
         yield source.cursor
         return
-    try:
+    with from_extra("sql", "reading from a database needs a driver"):
         import adbc_driver_postgresql.dbapi as driver
-    except ImportError as error:
-        raise Unsupported("reading from a database needs a driver; pip install 'fedsynth[sql]'") from error
     settings = {
         "statement_timeout": str(int(source.timeout * 1000)),
         "standard_conforming_strings": "on",

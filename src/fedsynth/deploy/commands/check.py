@@ -39,9 +39,10 @@ def site_check(
     r"""Check that a site, or a machine that is to be one, is ready.
 
     Of the site in FOLDER: its rows, account (record of privacy spending), policy (what the site may answer), keys and
-    certificates. Nothing is sent, and nothing is charged to the site's budget. Without FOLDER, or with --machine as
-    well, of this machine: versions, clock, certificates, ports, proxies, files, disk space and random numbers, and the
-    connection to the server; this changes nothing and reads no secret. Each failed check comes with its fix. Exit
+    certificates, and the certificate and the clock of the server that site.toml names, if it can be reached. Nothing
+    about the site is sent, and nothing is charged to its budget. Without FOLDER, or with --machine as well, of this
+    machine: versions, clock, certificates, ports, proxies, files, disk space and random numbers, and the connection to
+    the server; this changes nothing and reads no secret. Each failed check comes with its fix. Exit
     codes: 0 ready; else that of the first failed check: 3 rows or schema do not fit, 4 no budget left, 8 anything else.
 
     Examples:
@@ -77,7 +78,7 @@ def site_check(
         Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the same on this
         machine. Default: the version that this fedsynth needs.
     """
-    from fedsynth.deploy.host.checks import check_site, examine
+    from fedsynth.deploy.host.checks import check_server, check_site, examine
     from fedsynth.deploy.host.config import load_site_config
 
     config = None if folder is None else load_site_config(folder)
@@ -92,6 +93,8 @@ def site_check(
         checks += examine(
             superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind, lockstep=flwr
         )
+    else:
+        checks += check_server(config)
     code = next((one.code for one in checks if one.state == "failure"), 0)
     name = "this machine" if config is None else config.name
     facts = {"name": config.name if config else "", "ready": not code, "checks": [one.to_json() for one in checks]}

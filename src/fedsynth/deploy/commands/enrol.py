@@ -154,9 +154,10 @@ def deploy_admit(
 
     Asks you to compare the fingerprint of each request with its site by phone. Once all sites of FOLDER/job.toml have
     sent their requests, writes the roster (the list of all sites with their keys) and for each site an admission, the
-    file to send to it, and prints the commands that register the sites' nodes (Flower's programs there) with Flower's
+    file to send to it, and prints the commands that register new nodes (Flower's programs at sites) with Flower's
     server. Each site then sends back its signature under the roster, SITE.signed. If a site never answers, delete it
-    from `sites` in job.toml.
+    from `sites` in job.toml. Certificates of the server and the administrator that end within two months are renewed
+    as well.
 
     Examples:
 
@@ -185,7 +186,9 @@ def deploy_admit(
     found = [load_either(path, JoinRequest, SignedRoster) for path in received]
     requests = [one for one in found if isinstance(one, JoinRequest)]
     signed = [one for one in found if isinstance(one, SignedRoster)]
-    authority = Authority.load(ca_key or folder / AUTHORITY, folder / "server" / "ca.crt") if requests else None
+    key = ca_key or folder / AUTHORITY
+    authority = Authority.load(key, folder / "server" / "ca.crt") if requests or key.is_file() else None
+    before = enrolment.members is not None
     compared = {}
     replaced = []
     for request in requests:
@@ -203,10 +206,11 @@ def deploy_admit(
         assert authority is not None
         enrolment = enrolment.admit(request, authority)
     members = enrolment.publish(signed)
+    renewed = [] if authority is None else enrolment.renew(authority)
     home = folder / "admitted"
     register = [
         shlex.join(["flwr", "supernode", "register", str(home / f"{name}.pub"), "federation", "--name", name])
-        for name in enrolment.admitted
+        for name in (replaced if before and requests else enrolment.admitted)
     ]
     unregister = (
         f"The former nodes of {', '.join(replaced)} can still answer. Unregister them first, by the id printed when\n"
@@ -223,6 +227,7 @@ def deploy_admit(
         "lacking": list(members.unsigned) if members else [],
         "register": register,
         "unregister": replaced,
+        "renewed": [str(file) for file in renewed],
     }
     if members is None:
         said = f"admitted: {', '.join(enrolment.admitted) or 'nobody'}; missing: {', '.join(enrolment.missing)}"
@@ -234,12 +239,15 @@ def deploy_admit(
             else "All sites have signed the roster. Send the admissions again, so that each site can check this."
         )
         commands = "\n".join(f"    {command}" for command in register)
+        flower = f"If Flower carries the messages, register the nodes once the server runs:\n\n{commands}"
         said = (
             f"All {len(enrolment.sites)} sites are admitted. Send each its file from {folder / 'admissions'} by any\n"
             "channel: it holds no secret. The sites compare the roster's fingerprint with each other by phone:\n\n"
             f"    {members.roster.fingerprint}\n\n{then}\n\n{unregister}"
-            f"If Flower carries the messages, register the nodes once the server runs:\n\n{commands}"
+            + (flower if register else "The nodes stay registered as they are.")
         )
+    if renewed:
+        said += f"\n\nRenewed as well: {', '.join(map(str, renewed))}. Restart nginx and the SuperLink."
     say(json_, facts, said)
 
 

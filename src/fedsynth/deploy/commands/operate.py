@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedsynth.runs.job import Job
     from fedsynth.schema import Schema
 
+_NEW = "the authority itself ends: set up a new federation, and take the accounts along"
 SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
 
 
@@ -78,10 +79,25 @@ def deploy_serve(
     log_to_stderr(json_)
     home = Path(os.path.abspath(folder))
     server = home / "server"
+    _warn_of_certificates(server)
     certificates = (root_certificates or server / "ca.crt").read_bytes()
     shared, file = server_secret(secret or server / SECRET), database or server / "superlink.db"
     executor = FlowerExecutor(home, superlink, certificates, shared, Path(os.path.abspath(file)))
     serve_until_stopped(executor.serve, executor.stop)
+
+
+def _warn_of_certificates(server: Path) -> None:
+    """Log which certificates of the server have ended or end within a month: no site can connect then."""
+    import logging
+
+    from fedsynth.deploy.host.checks import check_roots
+
+    mend = "`fedsynth deploy admit` renews it with the authority's key; then restart nginx and the SuperLink"
+    for name in ("server.pem", "ca.crt"):
+        if (server / name).is_file():
+            found = check_roots(server / name, name=f"server/{name}", mend=mend if name == "server.pem" else _NEW)
+            if found.state != "ok":
+                logging.getLogger("fedsynth.server").warning("%s: %s; %s", found.name, found.found, found.mend)
 
 
 def deploy_run(

@@ -17,9 +17,10 @@ from typing import Any
 
 import tomli_w
 
-from fedsynth.errors import FedsynthError, Unsupported, said
+from fedsynth.errors import FedsynthError, lacking, said
 
 CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
+FULL = "and a full disk is one reason: free space where its --database is (df shows how much is left)"
 SECONDS = 120.0  # time limit of a Flower command
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # this Python first
 QUIET = {
@@ -124,10 +125,10 @@ class FlowerControl:
         if done.returncode or content is None or not content.get("success", True):
             why = str((content or {}).get("error-message") or done.stderr or done.stdout).strip()
             why = " ".join(why.split()).rstrip(".") or "it says nothing"
-            raise FedsynthError(
-                f"`flwr {arguments[0]} ... {self.connection}` failed: {why}. Is the SuperLink up, and does "
-                f"config.toml in FLWR_HOME ({home}) name it?"
-            )
+            mend = f"Is the SuperLink up, and does config.toml in FLWR_HOME ({home}) name it?"
+            if "internal server error" in why.lower():
+                mend = f"The SuperLink could not do it: its own log says why, {FULL}"
+            raise FedsynthError(f"`flwr {arguments[0]} ... {self.connection}` failed: {why}. {mend}")
         return content
 
 
@@ -135,7 +136,7 @@ def program(name: str) -> str:
     """Return the path of a command of Flower or fedsynth: installed with this Python, or else on the PATH."""
     found = shutil.which(name, path=PATH)
     if found is None:
-        raise Unsupported(f"the command `{name}` is not installed; pip install 'fedsynth[flower]'")
+        raise lacking("flower", f"the command `{name}` is not installed")
     return found
 
 

@@ -27,30 +27,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import httpx
-from flwr.common.constant import SubStatus
-from flwr.common.serde import run_from_proto
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
-from flwr.serverapp import Grid
-from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-
 from fedsynth.deploy.flower.control import FlowerControl, purge_after
-from fedsynth.deploy.flower.grid import FlowerGrid
-from fedsynth.deploy.flower.server import FlowerTransport
 from fedsynth.deploy.progress import (
     PAUSES,
     AttemptResumed,
@@ -64,11 +41,36 @@ from fedsynth.deploy.progress import (
     note_stop,
     run_watched,
 )
-from fedsynth.errors import FedsynthError, Refused, explained, number_of
+from fedsynth.errors import FedsynthError, Refused, explained, from_extra, number_of
 from fedsynth.keys import SecretBytes
 from fedsynth.platforms import is_exposed
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
+
+with from_extra("flower", "messages over Flower need flwr"):
+    import httpx
+    from flwr.common.constant import SubStatus
+    from flwr.common.serde import run_from_proto
+    from flwr.proto.runtime_pb2 import (
+        AcquireTaskRequest,
+        PullTaskInputRequest,
+        PushTaskOutputRequest,
+        SendTaskHeartbeatRequest,
+    )
+    from flwr.serverapp import Grid
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.heartbeat import HeartbeatSender
+    from flwr.supercore.interceptors import (
+        RuntimeTokenHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+        SuperExecAuthHttpInterceptor,
+    )
+    from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from fedsynth.deploy.flower.grid import FlowerGrid
+    from fedsynth.deploy.flower.server import FlowerTransport
 
 POLL = 0.5  # s between two polls for a task
 PAUSE = 2.0  # s until the next attempt after the SuperLink could not be reached

@@ -21,16 +21,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from cryptography import x509
+
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import IdleRuns, answer, load_node_key, wait_until_due
-from fedsynth.errors import FedsynthError, is_fault, reason_of, said
+from fedsynth.errors import from_extra, is_fault, reason_of, said
 from fedsynth.files import private_folder
 from fedsynth.locks import exclusive
 
-try:
+with from_extra("flower", "messages over Flower need flwr"):
     import httpx
     from flwr.app import ConfigRecord, Error, Message, RecordDict
     from flwr.app.message.message import remove_content_from_message
@@ -62,12 +65,6 @@ try:
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     from fedsynth.deploy.flower.records import BUSY, pack, unpack
-except ImportError as error:
-    from importlib.metadata import version
-
-    raise FedsynthError(
-        f"flwr {version('flwr')} does not fit this fedsynth ({error}); install 'fedsynth[flower]' of this version"
-    ) from error
 
 POLL = 0.5  # s between two polls for a message
 BEAT = 5.0  # s between two heartbeats
@@ -172,7 +169,7 @@ class FlowerNode:
             _log.info("run %s has ended at the server; its message is dropped", run)
         except Exception as error:
             known = isinstance(error, httpx.HTTPError)
-            why = f" ({_reason(error, self._config.superlink)})" if known else ""
+            why = f" ({_reason(error, self._config)})" if known else ""
             _log.warning(
                 "a message could not be fetched or its reply not delivered%s; the server sends it again",
                 why,
@@ -238,21 +235,25 @@ class FlowerNode:
 
     def _tell(self, error: Exception) -> None:
         """Log why the SuperLink cannot be used, once for each reason: what stands before the details in brackets."""
-        reason = _reason(error, self._config.superlink)
+        reason = _reason(error, self._config)
         trouble = reason.partition(" (")[0]
         if trouble != self._trouble:
             _log.warning("%s; trying again", reason)
         self._trouble = trouble
 
 
-def _reason(error: Exception, superlink: str) -> str:
-    if fault := _certificate_fault(error):
+def _reason(error: Exception, config: SiteConfig) -> str:
+    superlink, fault = config.superlink, _certificate_fault(error)
+    status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
+    if (fault or status == httpx.codes.BAD_REQUEST or _of_tls(error)) and (own := _own_fault(config)):
+        return own
+    if fault:
         return (
             f"the certificate of the SuperLink at {superlink} is not accepted ({fault}): ca.crt is not that server's, "
             "or the clock of this host or of the server is wrong (`fedsynth site check` compares them)"
         )
     if isinstance(error, httpx.HTTPStatusError):
-        status, known = error.response.status_code, FlowerError.from_json(error.response.text)
+        known = FlowerError.from_json(error.response.text)
         if status == httpx.codes.UNAUTHORIZED:
             return (
                 f"the SuperLink at {superlink} does not accept this node: its key is not registered, or the clock of "
@@ -264,7 +265,8 @@ def _reason(error: Exception, superlink: str) -> str:
                 f"back within {2 * INTERVAL:g} s; longer, and another machine uses this node's key, or the key is not "
                 "registered"
             )
-        return f"the SuperLink at {superlink} answers with HTTP status {status}"
+        told = "; ask the coordinator: its own log says why, and a full disk is one reason" if status >= 500 else ""
+        return f"the SuperLink at {superlink} answers with HTTP status {status}{told}"
     return f"no SuperLink answers at {superlink} ({error or type(error).__name__})"
 
 
@@ -275,6 +277,28 @@ def _certificate_fault(error: BaseException | None) -> str:
             return error.verify_message
         error = error.__cause__ or error.__context__
     return ""
+
+
+def _of_tls(error: BaseException | None) -> bool:
+    """Whether an error of the TLS connection, such as a refusal of this site's certificate, is the cause of another."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _own_fault(config: SiteConfig) -> str:
+    """Return that the site's own certificate has ended, and how it is renewed; an empty text if it has not."""
+    try:
+        end = x509.load_pem_x509_certificate(config.certificate.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):  # there is none, or `site check` says what is wrong with it
+        return ""
+    if end > datetime.now(UTC):
+        return ""
+    return (
+        f"this site's own certificate, {config.certificate}, ended on {end:%Y-%m-%d}, and the server does not accept "
+        "it: renew it (`fedsynth site join` with the invitation, then with the new admission) and restart `fedsynth "
+        "site serve`"
+    )
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPu
 from flwr.supercore.run import RunNotRunningException
 
 from fedsynth.deploy.batches import in_batches
+from fedsynth.deploy.flower.control import FULL
 from fedsynth.deploy.flower.records import ASK, BUSY, pack, unpack
 from fedsynth.deploy.progress import SiteState, Tell, ignore_report
 from fedsynth.errors import FedsynthError, Interrupted, Refused, SiteLost
@@ -299,8 +300,12 @@ def _reached() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, ObjectPullError, RunNotRunningException) as error:
+        why = (
+            f"does not serve this run any more ({type(error).__name__}): it ended, stood still, or the run was stopped"
+        )
+        if isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error:
+            why = f"answers with HTTP status {error.response.status_code}: its own log says why, {FULL}"
         raise Interrupted(
-            f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, stood still, or "
-            "the run was stopped. Unless it was stopped, `fedsynth deploy serve` takes it up by itself once the "
-            "SuperLink answers"
+            f"Flower's SuperLink {why}. Unless it was stopped, `fedsynth deploy serve` takes the run up by itself once "
+            "the SuperLink serves it"
         ) from error

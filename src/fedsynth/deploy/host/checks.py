@@ -12,6 +12,7 @@ import hashlib
 import http.client
 import importlib.machinery
 import importlib.metadata
+import math
 import os
 import platform
 import re
@@ -50,7 +51,7 @@ _ROOMY, _TIGHT = 2**30, 100 * 2**20  # bytes free in the state's file system
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p")
 _MESSAGES = {  # OpenSSL's X509_V_ERR codes
     9: "its certificate is not valid yet; is this host's clock behind?",
-    10: "its certificate, or one above it, has expired; have it renewed, or set this host's clock",
+    10: "the server's certificate, or one above it, has expired: the coordinator renews it; or set this host's clock",
     18: "its certificate is signed by itself and not among the root certificates; get the federation's ca.crt anew",
     19: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
     20: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
@@ -271,11 +272,11 @@ def check_roots(
     path: Path,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     name: str = "root certificates",
-    mend: str = "ask the consortium for its CA certificate, in PEM",
+    mend: str = "ask the coordinator for the authority's certificate, in PEM",
 ) -> PreflightCheck:
     """Check that a file holds certificates (PEM), and that all of them are valid now and for 30 days (else a warning).
 
-    ``mend`` is the fix for a file that is missing or unreadable.
+    ``mend`` is the fix for a file that is missing or unreadable, or whose certificates end.
     """
     from cryptography import x509
 
@@ -287,10 +288,10 @@ def check_roots(
         return _failure(name, f"{path} holds no certificate that can be read", mend)
     end = min(one.not_valid_after_utc for one in found)
     if end < now():
-        return _failure(name, f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
+        return _failure(name, f"{path} ended on {end:%Y-%m-%d}", mend)
     if max(one.not_valid_before_utc for one in found) > now():
         return _failure(name, f"{path} is not valid yet", "set this host's clock")
-    return _lasting(name, f"{path}", end, now())
+    return _lasting(name, f"{path}", end, now(), mend)
 
 
 def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[PreflightCheck]:
@@ -322,13 +323,29 @@ def check_superlink(address: str, roots: Path | None, clock: Callable[[], float]
         with tls:
             held = tls.getpeercert() or {}
             end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(held["notAfter"])), UTC)
-            valid = _lasting("certificate", f"chain and name are right ({tls.version()})", end, datetime.now(UTC))
+            fits, mend = (
+                f"chain and name are right ({tls.version()})",
+                "the coordinator renews it with `fedsynth deploy admit`",
+            )
+            valid = _lasting("certificate", fits, end, datetime.now(UTC), mend)
             return [*checks, valid, _clock(tls, host, clock)]
 
 
-def _lasting(name: str, what: str, end: datetime, now: datetime) -> PreflightCheck:
+def check_server(config: SiteConfig) -> list[PreflightCheck]:
+    """Check, as :func:`check_superlink` does, the server that a site's file names; unreachable, it is a warning.
+
+    It may not run yet, and a site whose messages are carried as files needs none.
+    """
+    unreached = "nothing, if it does not run yet or files are carried; else --machine looks at more"
+    return [
+        _warning(one.name, one.found, unreached) if (one.name, one.state) == ("superlink", "failure") else one
+        for one in check_superlink(config.superlink, config.root_certificates)
+    ]
+
+
+def _lasting(name: str, what: str, end: datetime, now: datetime, mend: str) -> PreflightCheck:
     if (end - now).days < _SOON:
-        return _warning(name, f"{what}; ends on {end:%Y-%m-%d}", "have the next one made in time")
+        return _warning(name, f"{what}; ends on {end:%Y-%m-%d}", f"in time: {mend}")
     return _ok(name, f"{what}; valid until {end:%Y-%m-%d}")
 
 
@@ -405,7 +422,8 @@ def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     if config.certificate_key.exists():  # some sites connect in another way
         yield check_private("certificate key", config.certificate_key)
     if config.certificate.exists():
-        mend = "fedsynth site join INVITATION again, and send the request: the admission brings the new certificate"
+        mend = "fedsynth site join INVITATION again, and send the request: the admission brings the new certificate. "
+        mend += "Then restart `fedsynth site serve`"
         yield check_roots(config.certificate, name="certificate", mend=mend)
     private = check_private("node key", config.key)
     yield _found("node key", _node_key, config) if private.state == "ok" else replace(private, state="failure")
@@ -446,9 +464,11 @@ def _rows(config: SiteConfig) -> str:
         head = f"{config.data} has no rows that fit the schema{all_lost}; correct them, or name the file that has some"
         raise SchemaError(with_lines(head, found))
     if config.policy.budget.delta > 1 / rows:
+        below = 10.0 ** math.floor(math.log10(0.1 / rows))
         raise FedsynthError(
-            f"[policy] delta = {in_full(config.policy.budget.delta)} is more than one over the {rows} rows: that "
-            "promises a single record nothing; choose one well below, such as 1e-6"
+            f"[policy] delta = {in_full(config.policy.budget.delta)} is more than one over the {rows} rows, "
+            f"{1 / rows:.2g}: that promises a single record nothing; choose one well below that, such as {below:g}, and "
+            "agree with the coordinator on a job with the same"
         )
     told = f"{rows} rows fit schema {schema.digest[:12]}"
     told += f", {left_out} do not and are left out" if left_out else ""

@@ -14,18 +14,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, SchemaError, Unsupported, positive
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported, from_extra, positive
 from fedsynth.evaluation.augmentation.scores import ClassifierScores, TrainingCurve, score
 from fedsynth.evaluation.features import labels, public_features
 from fedsynth.rows import Table, concatenate
 
-try:
+with from_extra("deep", "federated training needs PyTorch"):
     import torch
     from torch import Tensor, nn
     from torch.nn.functional import cross_entropy, one_hot
     from torch.nn.utils import parameters_to_vector
-except ImportError as error:
-    raise Unsupported("federated training needs PyTorch; pip install 'fedsynth[deep]'") from error
 
 _CHUNK = 1 << 14  # rows scored at a time
 
