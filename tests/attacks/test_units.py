@@ -29,7 +29,7 @@ from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.book_file import Charge, verify_export
+from fedsynth.privacy.book_file import BegunRun, Charge, verify_export
 from fedsynth.privacy.cost import (
     Budget,
     Cost,
@@ -318,7 +318,7 @@ def test_a_backup_from_before_a_change_is_priced_anew_with_what_it_lost(tmp_path
     seen = put(raised, "later", Gaussian(1e-4)).seen
     shutil.copy(tmp_path / "backup", path)
     account = Book(path)
-    account.restored(seen.row, {"later": limit}, sampled=False)
+    account.restored(seen.row, {"later": BegunRun(limit)}, samples=lambda agreement: False)
     assert account.spent().rho == pytest.approx(2 * limit.rho)
     assert account.change == ProtectedChange()
     put(replace(raised, account=account), "new", Gaussian(1e-4))
@@ -333,7 +333,7 @@ def test_a_backup_from_after_a_change_writes_off_no_run_from_before(tmp_path):
     put(of, "before", Gaussian(1e-4))
     of = under(of, unit=Unit(5))
     put(of, "after", Gaussian(1e-4))
-    of.account.restored(99, sampled=False)
+    of.account.restored(99, samples=lambda agreement: False)
     assert of.account.spent().rho == pytest.approx(25e-4 + limit.rho)
     assert of.account.open_runs() == []
     assert of.account.verify().wrong == ""

@@ -58,6 +58,7 @@ from fedsynth.federation.wire import (
     read_request,
 )
 from fedsynth.methods import find_method
+from fedsynth.privacy.book_file import BegunRun
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.proof.commands import prove_run
@@ -758,7 +759,7 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
     assert "was a backup put back" in list(accounts(root)["south"].export())[-1]
     seen = json.loads((root / "state" / "seen.json").read_text())["seen"]
     south = accounts(root)["south"]
-    south.restored(AuditPosition.parse(seen["south"]).row, {RUN: BUDGET})
+    south.restored(AuditPosition.parse(seen["south"]).row, {RUN: BegunRun(BUDGET)})
     assert BUDGET.price(south.spent()) >= BUDGET.rho * (1 - 1e-9)  # as if the lost run had spent its limit
 
 

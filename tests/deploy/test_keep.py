@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.attacks import world
+from msgspec.structs import replace
 from tests.attacks.world import answer_in, deployed, frame, question, sealed
 from tests.attacks.world import ask_deployed as ask
 
@@ -31,6 +31,7 @@ from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import close_run
 from fedsynth.deploy.host.state import answer, make_node_key, open_account, site_secret
 from fedsynth.errors import FedsynthError, Refused
+from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.wire import AuditPosition
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget, Norms
@@ -128,28 +129,37 @@ def test_an_older_backup_refuses_until_the_difference_is_written_off(config, tmp
 def test_what_a_restored_backup_is_charged_is_said_first_and_no_more_is_charged(tmp_path, capsys):
     """Three runs open at the backup, one complete, one that began later; before, nothing was said and all was spent."""
     limits = {"budget": {"epsilon": 4.0, "delta": 1e-6}, "per_run": {"epsilon": 0.5, "delta": 1e-6}}
-    config = deployed(tmp_path / "north", frame(), **limits, verbs=["each"])  # no training
-    question = partial(world.question, verb="each")
+    config = deployed(tmp_path / "north", frame(), **limits)
+    tables = PlannedQuestion("each", "counts", "gaussian", Budget(0.5, 1e-6).rho, 9, columns=3, order=3, cells=100)
+    plan = replace(question().agreement, budget=Budget(0.5, 1e-6), slots=(tables,))
+    plan.save(tmp_path / "plan.toml")
+    asked = partial(question, verb="each", plan=plan)
     for run in ("one", "two", "three", "complete"):
-        assert ask(config, question(run=run)).code == "answered"
+        assert ask(config, asked(run=run)).code == "answered"
     close_run(config, open_account(config), "complete")
     assert command("backup", config.folder, tmp_path / "backup") == 0
     known = open_account(config).spent().rho
-    ask(config, question(run="later"))
-    last = ask(config, question(run="one", step=1)).seen
+    ask(config, asked(run="later"))
+    last = ask(config, asked(run="one", step=1)).seen
     assert command("restore", tmp_path / "backup", config.folder, "--replace") == 0
-    assert ask(config, question(run="two", step=2), last).code == "refused"
+    assert ask(config, asked(run="two", step=2), last).code == "refused"
     before = open_account(config).head()
-    written = ("account", config.folder, "--restored", last, "--began", "later")
+    text = (config.folder / "site.toml").read_text()  # whatever the steward has approved by now
+    (config.folder / "site.toml").write_text(text.replace('plans = "any"', 'methods = ["mst"]\nplans = "any"'))
+    written = ("account", config.folder, "--restored", last, "--began", f"later={tmp_path / 'plan.toml'}")
     capsys.readouterr()
     assert command(*written) == 9  # nobody can be asked here
     told = capsys.readouterr()
     assert "--yes" in told.err
-    limit, one = Budget(0.5, 1e-6).rho, question().head.release.cost(Norms(1, 1)).rho
-    for run, rest in {"one": limit - one, "two": limit - one, "three": limit - one, "later": limit}.items():
-        assert f"run {run}: up to its limit, epsilon 0.5 at delta 1e-06: rho {rest:.6g} more" in told.out
+    limit, one = Budget(0.5, 1e-6).rho, asked().head.release.cost(Norms(1, 1)).rho
+    for run in ("one", "two", "three"):
+        assert f"run {run}: up to its limit, epsilon 0.5 at delta 1e-06: rho {limit - one:.6g} more" in told.out
     assert "run complete" not in told.out
     assert "training" not in told.out
+    assert (
+        f"run later: up to its limit, epsilon 0.5 at delta 1e-06, that of plan {plan.digest}: rho {limit:.6g} "
+        in told.out
+    )
     assert f"in all rho {4 * limit - 3 * one:.6g}" in told.out
     assert command(*written, "--json") == 9
     announced = json.loads(capsys.readouterr().out)
@@ -161,7 +171,31 @@ def test_what_a_restored_backup_is_charged_is_said_first_and_no_more_is_charged(
     assert f"{account.spent().at(1e-6):.4g} afterwards" in capsys.readouterr().out
     assert account.verify().wrong == ""
     assert account.open_runs() == []
-    assert ask(config, question(run="next"), last).code == "answered"
+    (config.folder / "site.toml").write_text(text)
+    assert ask(load_site_config(config.folder), asked(run="next"), last).code == "answered"
+
+
+def test_a_run_that_began_after_the_backup_is_charged_its_plan_only_if_the_steward_names_it(tmp_path, capsys):
+    """At a large budget, a lost run of epsilon 1 cost 20 times as much, though no plan with training was approved."""
+    config = deployed(tmp_path / "north", frame(), budget={"epsilon": 1000.0, "delta": 1e-6})
+    tables = PlannedQuestion("each", "counts", "gaussian", Budget(1.0, 1e-6).rho, 1, columns=3, order=3, cells=100)
+    plan = replace(question().agreement, budget=Budget(1.0, 1e-6), slots=(tables,))
+    trained = PlannedQuestion("sum", "gradient-sum", "sampled", 1e-4, 9, rate=0.1, multiplier=8.0, steps=1)
+    for name, slots in {"quiet": plan.slots, "trained": (tables, trained), "none": ()}.items():
+        replace(plan, slots=slots).save(tmp_path / f"{name}.toml")
+    back_up_site(config, tmp_path / "backup")
+    last = ask(config, question(run="lost", verb="each", plan=plan, release=Gaussian(0.02))).seen
+    costs = {}
+    for began in ("lost", *(f"lost={tmp_path / name}.toml" for name in ("quiet", "trained", "none"))):
+        restore_site(tmp_path / "backup", config.folder, replace=True)
+        code = command("account", config.folder, "--restored", last, "--began", began, "--yes")
+        costs[began.rpartition("/")[2]] = config.policy.budget.price(open_account(config).spent())
+        assert code == (2 if "none" in began else 0)
+    assert "is no plan" in capsys.readouterr().err
+    assert costs["quiet.toml"] == pytest.approx(Budget(1.0, 1e-6).rho)
+    assert costs["trained.toml"] > 10 * costs["quiet.toml"]
+    assert costs["lost"] >= Budget(1000.0, 1e-6).rho * (1 - 1e-9)
+    assert costs["none.toml"] == 0
 
 
 def test_a_write_off_that_may_be_of_training_rises_as_announced_too(tmp_path, capsys):

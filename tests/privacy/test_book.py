@@ -27,7 +27,7 @@ import pytest
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.book import LARGEST_KEPT, Book
-from fedsynth.privacy.book_file import START, Charge, verify_export
+from fedsynth.privacy.book_file import START, BegunRun, Charge, verify_export
 from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.release import SampledGaussian
 
@@ -59,6 +59,11 @@ def charge(number: int = 0, **changes: Any) -> Charge:
         least=ONE,
     )
     return replace(question, **changes)
+
+
+def never(agreement: bytes) -> bool:
+    """Say that no run has had releases on samples."""
+    return False
 
 
 class Clock:
@@ -415,7 +420,7 @@ def test_a_restored_backup_of_a_training_run_is_written_off_to_its_limit(path, l
     lost = account.spent()
     path.write_bytes(backup)
     account = Book(path)
-    account.restored(seen.row, sampled=False)  # there was training before
+    account.restored(seen.row)
     assert limit.price(account.spent("run")) >= limit.rho
     assert LIMIT.price(account.spent()) >= LIMIT.price(lost)
     assert sound(account)
@@ -439,6 +444,79 @@ def test_training_that_a_backup_knows_nothing_of_is_written_off_at_the_order_of_
     assert site.price(account.spent()) >= site.price(lost)
     assert account.spent().at(1e-6) >= lost.at(1e-6)
     assert (site.price(account.spent()) < 1e6) == (site.order < run.order)
+
+
+QUIET, TRAINED = b"a plan without training", b"a plan with training"
+
+
+def among_plans(agreement: bytes) -> bool:
+    return agreement != QUIET
+
+
+@pytest.mark.parametrize("site", [Budget(1000.0, 1e-6), Budget(5.0, 1e-6), Budget(2.0, 1e-6), Budget(1.0, 1e-9)])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_restored_backup_is_charged_no_less_than_what_any_runs_have_spent_since(path, seed, site):
+    """Runs under plans with training and without, and under none, known to the backup or not; all asked at random.
+
+    The server asks what it likes, a run under another plan than its own included, and shows a row that it saw.
+    """
+    rng = random.Random(seed)
+    agreements = {"quiet": QUIET, "trained": TRAINED, "free": b"", "quiet later": QUIET, "trained later": TRAINED}
+    limits = {name: Budget(rng.choice([0.5, 1.0, 2.0]), 1e-6) for name in agreements}
+    wide = {"total": Budget(1e6, 1e-6)}
+    training = [SampledGaussian(0.05, 4.0, 10).cost(Norms(1, 1)), SampledGaussian(0.3, 9.0, 3).cost(Norms(1, 1))]
+    account = Book(path)
+    seen, number = account.begin(charge(cost=Cost(), run="first", **wide)), 0
+
+    def ask(names: list[str]) -> None:
+        nonlocal seen, number
+        for turn in range(60):
+            name, cost = names[turn % len(names)], Cost(math.inf, 1e-5)
+            under = agreements[name]
+            if turn >= len(names):
+                name = rng.choice(names)
+                under = rng.choice([agreements[name], *agreements.values()])
+                cost = rng.choice([Cost(math.inf, rng.uniform(0.0, 0.02)), *([] if under == QUIET else training)])
+            number += 1
+            try:  # the policy admits no training under a plan without
+                asked = charge(number, run=name, agreement=under, per_run=limits[name], cost=cost, **wide)
+                seen = account.begin(asked)
+            except (BudgetExceeded, Refused):
+                continue
+
+    ask([name for name in agreements if "later" not in name])
+    backup = path.read_bytes()
+    ask(list(agreements))
+    lost = account.spent()
+    spent = {name: account.spent(name) for name in agreements}
+    path.write_bytes(backup)
+    account = Book(path)
+    later = {name: BegunRun(limits[name], agreements[name]) for name in agreements if "later" in name}
+    account.restored(seen.row, later, samples=among_plans)
+    assert site.price(account.spent()) >= site.price(lost) * (1 - 1e-9)
+    assert account.spent().at(1e-6) >= lost.at(1e-6) * (1 - 1e-9)
+    for name, before in spent.items():
+        assert site.price(account.spent(name)) >= site.price(before) * (1 - 1e-9), name
+    for name in ("quiet", "quiet later"):  # no more than its limit, whatever the site's
+        if account.spent(name) != Cost():
+            assert account.spent(name).rho == pytest.approx(limits[name].rho)
+            assert account.spent(name).curve == ()
+    assert sound(account)
+
+
+def test_a_book_for_replaced_rows_has_lost_no_training(account):
+    """None can be charged there, so a run of which nothing is known is charged its limit and no curve."""
+    replaced = {"change": replace_rows(), "least": replace_rows()}
+    account.begin(charge(**replaced))
+    with pytest.raises(Refused):
+        account.begin(charge(1, run="another", cost=TRAINING.cost(Norms(1, 1)), least=replace_rows()))
+    account.restored(9, {"later": BegunRun(LIMIT)})
+    assert account.spent().rho == pytest.approx(2 * LIMIT.rho)
+    assert account.spent().curve == ()
+
+
+def replace_rows() -> ProtectedChange:
+    return ProtectedChange(neighbours="replace")
 
 
 # Sessions of secure sums
@@ -802,7 +880,7 @@ def test_a_restored_backup_is_noticed_and_written_off(path):
     assert not account.holds(seen.row, seen.chain)
     assert account.holds(0, START)
     last = seen.row + 1
-    account.restored(last, {"began later": LIMIT}, sampled=False)
+    account.restored(last, {"began later": BegunRun(LIMIT)}, samples=never)
     assert account.holds(seen.row, seen.chain)
     assert not account.holds(last + 100, seen.chain)
     assert account.head()[0] > last

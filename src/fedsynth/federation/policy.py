@@ -29,6 +29,8 @@ RELEASES = {
     "deposit": ("deposit",),
 }
 """Kinds of release that each verb allows."""
+SAMPLED = "sampled"
+"""Kind of the releases on random samples of rows (:class:`~fedsynth.privacy.release.SampledGaussian`)."""
 _PUBLIC = {True: "public", False: "not public"}
 
 
@@ -131,11 +133,21 @@ class Policy:
             for wrong in (*self._contradictions(plan), *self._beyond(digest, plan)):
                 raise InvalidParameter(f"plan {digest[:12]} was approved, but {wrong}; change the policy or the plan")
 
-    @property
-    def samples(self) -> bool:
-        """Whether noise on random samples of rows (training) may be admitted: never where a replaced row is hidden."""
-        admitted = any("sampled" in RELEASES[verb] for verb in self.verbs)
-        return admitted and self.neighbours == "add-remove" and self.budget.order <= ORDERS[-1]
+    def samples(self, agreement: bytes) -> bool:
+        """Whether a run under an agreement may have had releases on random samples of rows at this site, as training.
+
+        ``agreement`` is its data as the site's book holds it, or that of a plan; empty if unknown. A run of a plan is
+        held to it at every site and under every policy (:meth:`check`), and to one plan for good
+        (:meth:`Book.begin <fedsynth.privacy.book.Book.begin>`): without a slot for such releases it has had none. So it
+        does not matter which plans the policy approves now, or approved meanwhile. Of any other run only what no policy
+        admits is known: samples where rows are replaced, and where the budget's order is above those of curves.
+        """
+        if self.budget.order > ORDERS[-1]:
+            return False
+        if not agreement:
+            return True
+        known = Agreement.read(agreement)
+        return not known.public_sizes and (not known.slots or any(slot.release == SAMPLED for slot in known.slots))
 
     @property
     def neighbours(self) -> Neighbours:

@@ -47,6 +47,7 @@ from fedsynth.privacy.book_file import (
     START,
     AuditHead,
     AuditResult,
+    BegunRun,
     BookFile,
     ChainCheck,
     Charge,
@@ -62,7 +63,7 @@ from fedsynth.privacy.book_file import (
     damaged,
     short,
 )
-from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange, in_full
+from fedsynth.privacy.cost import ROUNDING, Cost, ProtectedChange, in_full
 
 FREE_AN_HOUR = 1000
 """Messages without cost in one hour that an account on disk answers or, if it refuses them, gives a row each."""
@@ -78,6 +79,11 @@ _BACK = 60.0  # s by which a clock that is being set right may go back without a
 _FREE, _UNANSWERED = "hour free", "hour unanswered"  # keys of the parts that list this hour's messages without cost
 _AGREEMENT = "agreement"  # name of the part of a run that holds what it is agreed to be
 _log = logging.getLogger(__name__)
+
+
+def always(agreement: bytes) -> bool:
+    """Say of any agreement that its run may have had releases on samples: charges more than enough."""
+    return True
 
 
 def now() -> datetime:
@@ -471,31 +477,47 @@ class Book:
             self._file.clear()
         return [run.run for run in expired]
 
-    def lost(self, began: Mapping[str, Budget] | None = None, *, sampled: bool = True) -> LostCharges:
+    def lost(
+        self, began: Mapping[str, BegunRun] | None = None, *, samples: Callable[[bytes], bool] = always
+    ) -> LostCharges:
         """Return what :meth:`restored` charges when it is given the same arguments, and charge nothing."""
         with self._file.open() as records:
-            return self._lost(records, began or {}, sampled)[1]
+            return self._lost(records, began or {}, samples)[1]
 
     def restored(
         self,
         row: int,
-        began: Mapping[str, Budget] | None = None,
+        began: Mapping[str, BegunRun] | None = None,
         *,
-        sampled: bool = True,
+        samples: Callable[[bytes], bool] = always,
         announced: LostCharges | None = None,
     ) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
 
         The lost charges are unknown, so each open run is charged up to the widest limit under which it was asked
-        (:meth:`RunRecord.rest <fedsynth.privacy.book_file.RunRecord.rest>`), and closed. ``began`` gives the limits, by
+        (:meth:`RunRecord.rest <fedsynth.privacy.book_file.RunRecord.rest>`), and closed. ``began`` has the limits, by
         run name, of runs that began after the backup was made. Later audit rows get numbers above ``row``, and
         :meth:`holds` accepts what servers have seen up to there. ``announced`` is what :meth:`lost` returned, for a
         person to agree to: nothing else is then charged. Raises :class:`InvalidParameter` for a row number that cannot
         exist, and :class:`Refused` if something else than what was announced would be charged.
 
-        Lost charges may be for releases on random samples of rows, unless ``sampled`` is false (the site admits none)
-        and the book has no such charge. This costs more than as many releases of whole tables, and beyond the order of
-        a run's limit nothing bounds them: if the site's own limit has a higher one, its total exceeds that limit.
+        Lost charges may be for releases on random samples of rows, unless ``samples(agreement)`` is false for the
+        agreement under which the run began (its data; empty if unknown), or the book counts for replaced rows. They
+        cost more than as many releases of whole tables, and beyond the order of a run's limit nothing bounds them: if
+        the site's own limit has a higher one, its total exceeds that limit.
+
+        Proof that the charges bound what was lost, whatever the policy became and whatever runs were asked meanwhile:
+        (1) :meth:`begin` refuses a charge with which a run would exceed the limit it names, and that of a run under a
+        plan is its plan's. If no limit was raised after the backup, the costs of a run in the measure of its limit,
+        those that the backup knows and those that it lacks, sum up to at most that limit, so that the lost ones are at
+        most its rest. (2) Without samples, a cost in that measure is the cost itself, a rho or an epsilon, at every
+        order and so at every limit of the site. (3) Whether a lost charge may be on samples is known of a run from its
+        agreement alone: the book holds the first one, :meth:`begin` refuses any other for this run, and a plan is kept
+        to under every policy. The agreement of one run says nothing about another. (4) A book that counts for replaced
+        rows counts for them for good (rule 4), and a cost on samples has no bound for them, so that :meth:`begin`
+        refuses it. (5) Of runs that the backup does not know, the caller states limit and agreement. What one run spent
+        twice, in the lost rows and again from the backup before the loss was noticed, is not bounded: a server that
+        keeps back the last row that it saw can bring that about.
 
         Runs that are no longer answered, because they began when the book counted for a smaller unit, have no lost
         charges and are only closed. What is charged is for the backup's unit. If the lost charges were for a larger
@@ -504,7 +526,7 @@ class Book:
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
-            runs, charges = self._lost(records, began or {}, sampled)
+            runs, charges = self._lost(records, began or {}, samples)
             if announced not in (None, charges):
                 raise Refused("the account has changed since these charges were announced; give the command again")
             number, _ = self._append(records, "restored", {"behind": records.head().row, "seen": row}, above=row)
@@ -527,16 +549,19 @@ class Book:
         return found
 
     def _lost(
-        self, records: Records, began: Mapping[str, Budget], sampled: bool
+        self, records: Records, began: Mapping[str, BegunRun], samples: Callable[[bytes], bool]
     ) -> tuple[list[RunRecord], LostCharges]:
         head = records.head()
-        runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == head.change]
-        for name, most in began.items():
+        open_runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == head.change]
+        agreed = [(run, _agreement(records, run.run)) for run in open_runs]
+        for name, (limit, agreement) in began.items():
             if records.run(name) is None:
-                runs.append(RunRecord(name, 0, "", Cost(), most, 0.0, head.change))
-        sampled = sampled or bool(head.total.curve)
-        charged = (LostRun(run.run, run.limit, run.spent, run.rest(sampled=sampled)) for run in runs)
-        return runs, LostCharges(tuple(charged), head.total)
+                agreed.append((RunRecord(name, 0, "", Cost(), limit, 0.0, head.change), agreement))
+        charged = []
+        for run, agreement in agreed:
+            sampled = head.change.neighbours == "add-remove" and samples(agreement)
+            charged.append(LostRun(run.run, run.limit, run.spent, run.rest(sampled=sampled)))
+        return [run for run, _ in agreed], LostCharges(tuple(charged), head.total)
 
     def _passed(self, records: Records) -> tuple[ClockRecord, bool]:
         """Return the account's time now, and whether this reading of the clock is to be stored."""

@@ -158,6 +158,13 @@ class Opened:
     charged: bool
 
 
+class BegunRun(NamedTuple):
+    """A run that began after a backup was made: its ``limit``, and its ``agreement`` as data, empty if unknown."""
+
+    limit: Budget
+    agreement: bytes = b""
+
+
 class LostRun(NamedTuple):
     """A run whose last charges a restored backup may lack.
 

@@ -15,7 +15,10 @@ from fedsynth.plugins import named
 from fedsynth.privacy.cost import in_full, rounded_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fedsynth.deploy.host.config import SiteConfig
+    from fedsynth.federation.agreement import Agreement
     from fedsynth.privacy.book import Book
     from fedsynth.privacy.book_file import AuditResult, LostCharges
 
@@ -173,7 +176,9 @@ def account(
         closes it. Without it, nothing is charged.
     began
         With --restored: name of a run that began after the backup was made, which is charged too: per_run in [policy]
-        of site.toml or, without that, the site's whole budget. Repeat it for several.
+        of site.toml or, without that, the site's whole budget, as if it had been training. RUN=PLAN.toml names the plan
+        that you had approved for the run, which is then charged its budget, and as training only if the plan has some;
+        compare the digest that is shown with your own record. Repeat it for several.
     yes
         With --restored: charge without asking, as a script needs.
     """
@@ -238,13 +243,24 @@ def _verdict(found: AuditResult, noted: str, json_: bool, facts: dict[str, Any],
 
 def _charge_lost(config: SiteConfig, book: Book, restored: str, began: tuple[str, ...], yes: bool, json_: bool) -> None:
     from fedsynth.deploy.backup import lost_row
+    from fedsynth.federation.agreement import Agreement
+    from fedsynth.privacy.book_file import BegunRun
     from fedsynth.privacy.cost import Budget
 
     policy, row = config.policy, lost_row(config, book, restored)
-    begun = dict.fromkeys(began, Budget.none() if policy.exact else policy.per_run or policy.budget)
-    lost = book.lost(begun, sampled=policy.samples)
-    _announce(config, lost, json_, asks=not yes)
-    book.restored(row, begun, sampled=policy.samples, announced=lost)
+    limit = Budget.none() if policy.exact else policy.per_run or policy.budget
+    begun, plans = {}, {}
+    for text in began:
+        name, planned, file = text.partition("=")
+        begun[name] = BegunRun(limit)
+        if planned:
+            plans[name] = plan = Agreement.load(Path(file))
+            if not plan.slots:
+                raise errors.InvalidParameter(f"{file} is no plan; give the one under which the run {name} was made")
+            begun[name] = BegunRun(plan.budget, plan.data)
+    lost = book.lost(begun, samples=policy.samples)
+    _announce(config, lost, plans, json_, asks=not yes)
+    book.restored(row, begun, samples=policy.samples, announced=lost)
 
 
 def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]]:
@@ -300,7 +316,9 @@ def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]
     return facts, lines
 
 
-def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool) -> None:
+def _announce(
+    config: SiteConfig, lost: LostCharges, plans: Mapping[str, Agreement], json_: bool, *, asks: bool
+) -> None:
     """Print what a restored backup lacks, and what that is charged; ask, unless ``asks`` is false."""
     from fedsynth.privacy.cost import ROUNDING, to_json
 
@@ -312,11 +330,13 @@ def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool)
     for one, known, rest in costs:
         at = f" at delta {in_full(one.limit.delta)}" if one.limit.delta else ""
         said = f"epsilon {in_full(one.limit.epsilon)}{at}"
+        said += f", that of plan {plans[one.run].digest}" if one.run in plans else ""
         lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
     if not limit.exact and any(rest > limit.price(one.limit.rest(one.spent)) * ROUNDING for one, _, rest in costs):
         lines.append(
             "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
-            "this site's budget it counts for more than the limit (docs/policy.md)"
+            "this site's budget it counts for more than the limit (docs/policy.md). For a run that began since under "
+            "a plan without training, give --began RUN=PLAN.toml"
         )
     lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; {errors.number_of(len(costs), 'run')} closed")
     lines.append(

@@ -118,7 +118,7 @@ def restore(archive: Path, folder: Path, /, *, replace: bool = False, json_: boo
         f"begins with is not above {contents.row}, nothing is missing.",
         "If it is larger, charges are missing. Add them, with --began for each run that began after the backup;",
         "the command says first what that costs, and asks:",
-        f"  fedsynth account {where} --restored ENTRY --began RUN",
+        f"  fedsynth account {where} --restored ENTRY --began RUN=PLAN.toml",
         f"  fedsynth site check {where}",
     ]
     say(json_, {**_facts(contents), "aside": [str(path) for path in aside]}, "\n".join(lines))

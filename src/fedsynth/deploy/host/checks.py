@@ -467,8 +467,8 @@ def _rows(config: SiteConfig) -> str:
         below = 10.0 ** math.floor(math.log10(0.1 / rows))
         raise FedsynthError(
             f"[policy] delta = {in_full(config.policy.budget.delta)} is more than one over the {rows} rows, "
-            f"{1 / rows:.2g}: that promises a single record nothing; choose one well below that, such as {below:g}, and "
-            "agree with the coordinator on a job with the same"
+            f"{1 / rows:.2g}: that promises a single record nothing; choose one well below that, such as {below:g}, "
+            "and agree with the coordinator on a job with the same"
         )
     told = f"{rows} rows fit schema {schema.digest[:12]}"
     told += f", {left_out} do not and are left out" if left_out else ""
