@@ -236,7 +236,7 @@ def _listed(train: Rows | Sequence[Rows]) -> Sequence[Rows]:
 def _rows(site: str, rows: Rows, schema: Schema, person: str) -> pd.DataFrame | Table:
     """Return the rows of a site as a simulation takes them: those of a file or database are read and encoded.
 
-    With persons, whose rows are limited before they are encoded, their cells are read as they are.
+    If a column of a ``person`` is named, rows are limited before they are encoded, and come as a frame of their cells.
     """
     import pandas as pd
 
@@ -247,9 +247,9 @@ def _rows(site: str, rows: Rows, schema: Schema, person: str) -> pd.DataFrame | 
             f"the rows of site {site!r} are of the type {type(rows).__name__}; pass a data frame, a Table, or the path "
             "of a CSV or Parquet file"
         )
-    from fedsynth.data.read import read_fitting, read_frame
+    from fedsynth.data.read import read_fitting, read_with_persons
 
-    return read_frame(rows, schema=schema) if person else read_fitting(rows, schema)
+    return read_with_persons(rows, schema, person) if person else read_fitting(rows, schema)
 
 
 def advise(

@@ -232,33 +232,40 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
 
 
 def read_frame(
-    place: Place,
-    columns: Sequence[str] | None = None,
-    *,
-    schema: Schema | None = None,
-    records: Records | None = None,
-    strict: bool = False,
+    place: Place, columns: Sequence[str] | None = None, *, records: Records | None = None, strict: bool = False
 ) -> pd.DataFrame:
     """Return the cells of a file or a database table as a data frame, without guessing what they mean.
 
     All cells of a CSV file are text, empty ones and spellings of missing values included. Other sources keep their
     types, except that bytes become text (:func:`~fedsynth.data.sources.arrow.readable`), and so do a database's exact
     decimals. Under every schema, :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>` makes of the frame what
-    :func:`read_table` makes of the source. ``columns`` selects columns by name (default: all); a database reads those
-    that ``schema`` names for their columns there. Rows of a database are sorted by content. Malformed lines of a CSV
-    file are left out and reported in the log. ``strict`` refuses text that is not UTF-8, and times of a database that
-    cannot be represented, where otherwise such cells are replaced one by one. Raises :class:`SchemaError` for these,
-    for an unknown column, for an invalid file that is declared ``rfc4180``, and for a column of a database whose type
-    cannot be read.
+    :func:`read_table` makes of the source. ``columns`` selects columns by name (default: all). Rows of a database are
+    sorted by content. Malformed lines of a CSV file are left out and reported in the log. ``strict`` refuses text that
+    is not UTF-8, and times of a database that cannot be represented, where otherwise such cells are replaced one by
+    one. Raises :class:`SchemaError` for these, for an unknown column, for an invalid file that is declared ``rfc4180``,
+    and for a column of a database whose type cannot be read.
     """
-    source = _source(place, records)
-    known = {} if schema is None else {column.name: column for column in schema.asked}
-    wanted = {name: known.get(name) for name in _selected(source, columns)}
-    bad = BadLines()
-    held = _whole(source, wanted, bad, strict=strict)
+    source, bad = _source(place, records), BadLines()
+    held = _whole(source, dict.fromkeys(_selected(source, columns)), bad, strict=strict)
     if bad.count:
         _log.warning("%s: %s", source.name, bad)
     return frame_of(held, typed=True, strict=strict)
+
+
+def read_with_persons(place: Place, schema: Schema, person: str) -> pd.DataFrame:
+    """Return the cells of a schema's columns and of the column ``person``, as :func:`read_frame` returns them.
+
+    It is for limits on a person's rows at several sites, which must be known before rows are encoded. The log says
+    which lines are left out and which columns are ignored. Raises what :func:`read_table` does.
+    """
+    source, bad = _source(place, None), BadLines()
+    check_columns(source, schema)
+    require_persons(source, person)
+    held = _whole(source, {person: None} | {column.name: column for column in schema.asked}, bad)
+    about = Misfits(ignored=_ignored(source, schema, PersonLimit(person)), remarks=(str(bad),) if bad.count else ())
+    for sentence in about.sentences():
+        _log.warning("%s: %s", source.name, sentence)
+    return frame_of(held, typed=True)
 
 
 def read_typed(
