@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _HOME = Path(__file__).parent
 
 
-def place_of(kind: type) -> str:
-    """Return a class as ``package.module:Class``."""
+def place_of(kind: Any) -> str:
+    """Return a class or function as ``package.module:Name``."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def built_in(kind: type) -> bool:
-    """Whether a class is one that a file of fedsynth's own package holds under its name, whatever it says it is.
+def built_in(kind: Any) -> bool:
+    """Whether a class or function is one that a file of fedsynth's own holds under its name, whatever it says it is.
 
     It is not proof against code that changes fedsynth's modules: nothing in one process is.
     """

@@ -25,7 +25,8 @@ from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import method
 from fedsynth.methods.flaim_scores import FLAIMSelection
 from fedsynth.methods.oneshot import OneShot
-from fedsynth.methods.registry import all_methods
+from fedsynth.methods.privsyn import FedPrivSyn
+from fedsynth.methods.registry import all_methods, rest_on_method
 from fedsynth.plugins import built_in, place_of
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.privacy.statement import Statement
@@ -183,10 +184,24 @@ def test_what_is_built_in_is_proved(trust):
 def test_a_method_that_runs_beside_the_rows_is_not_called_proved(kind):
     made = fs.fit(table(60), SCHEMA, epsilon=1, delta=1e-6, method=kind())
     assert made.statement is not None
-    check_foreign(made.statement, place_of(kind), f"that the method {place_of(kind)} learns about the rows from its")
+    check_foreign(made.statement, place_of(kind), f"that {place_of(kind)}, of the method")
     again = fs.fit(table(60), SCHEMA, epsilon=1, delta=1e-6, method=kind(), unproved=[place_of(kind)]).statement
     assert again is not None
     assert (again.publishable, again.basis) == (True, "assumed")
+
+
+def test_an_option_of_ones_own_is_not_called_proved_either():
+    class Nothing:
+        def generate(self, *args: Any) -> Any:
+            raise RuntimeError("it is not run here")
+
+    federation = asked(TrustedServer())
+    rest_on_method(FedPrivSyn(generator=Nothing()), federation)  # type: ignore[arg-type]
+    check_foreign(federation.statement, place_of(Nothing), f"that {place_of(Nothing)}, of the method fedprivsyn,")
+    for one in all_methods():
+        if not one.kind.__module__.startswith("tests.") and one.private:
+            rest_on_method(one.kind(), plain := asked(TrustedServer()))
+            assert plain.statement.publishable, one.name
 
 
 def test_where_the_server_sees_no_counts_a_method_cannot_reach_the_rows():

@@ -311,7 +311,10 @@ THEIRS = ForeignPart("query", "theirs", "package:Theirs")
     [
         (THEIRS, "the sensitivity of questions of the kind 'theirs', which package:Theirs declares"),
         (ForeignPart("trust", "trusted", "package:NoNoise"), "the trust 'trusted' adds the noise that it states"),
-        (ForeignPart("method", "mine", "package:Mine"), "the method package:Mine learns about the rows from its"),
+        (
+            ForeignPart("method", "mine", "package:Mine"),
+            "that package:Mine, of the method mine, learns about the rows from the questions",
+        ),
         (ForeignPart("source", "toy", "package:toy"), "the source package:toy reads each record by itself"),
     ],
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import pkgutil
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from importlib import import_module
@@ -198,14 +198,30 @@ def stated(synthesizer: Synthesizer, federation: Federation) -> Synthesizer:
 
 
 def rest_on_method(method: Method, federation: Federation) -> None:
-    """Note that the guarantee rests on the class of a ``method`` that is not fedsynth's, if it can reach the rows.
+    """Note that the guarantee rests on the classes of a ``method``, and of its options, that are not fedsynth's.
 
-    It can where it runs beside them, as in a simulation, and where the server sees exact counts. Elsewhere it learns
-    what the sites answer, and nothing else.
+    They can reach the rows where the method runs beside them, as in a simulation, and exact counts where the server
+    sees these. Elsewhere they learn what the sites answer, and nothing else.
     """
-    kind = type(method)
-    if (federation.simulated or federation.trust.confidential) and not built_in(kind):
-        federation.rest_on("method", name_of(method), place_of(kind))
+    if federation.simulated or federation.trust.confidential:
+        for place in dict.fromkeys(_foreign(method)):
+            federation.rest_on("method", name_of(method), place)
+
+
+def _foreign(value: Any) -> Iterator[str]:
+    """Yield the classes and functions of a method or option that are not fedsynth's; plain values have none."""
+    if isinstance(value, Mapping):
+        yield from _foreign(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _foreign(part)
+    else:
+        kind = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
+        if kind.__module__ not in ("builtins", "numpy") and not built_in(kind):
+            yield place_of(kind)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for option in dataclasses.fields(value):
+                yield from _foreign(getattr(value, option.name))
 
 
 @cache

@@ -58,7 +58,7 @@ Role = Literal["query", "trust", "method", "source"]
 _CLAIMS: dict[Role, str] = {
     "query": "the sensitivity of questions of the kind {name!r}, which {place} declares",
     "trust": "that the trust {name!r} adds the noise that it states, as {place} makes it",
-    "method": "that the method {place} learns about the rows from its questions alone",
+    "method": "that {place}, of the method {name}, learns about the rows from the questions alone",
     "source": "that the source {place} reads each record by itself, whatever the others are",
 }
 
