@@ -196,7 +196,7 @@ def test_an_option_of_ones_own_is_not_called_proved_either():
             raise RuntimeError("it is not run here")
 
     federation = asked(TrustedServer())
-    rest_on_method(FedPrivSyn(generator=Nothing()), federation)  # type: ignore[arg-type]
+    rest_on_method(FedPrivSyn(generator=Nothing()), federation)
     check_foreign(federation.statement, place_of(Nothing), f"that {place_of(Nothing)}, of the method fedprivsyn,")
     for one in all_methods():
         if not one.kind.__module__.startswith("tests.") and one.private:

@@ -361,7 +361,7 @@ def _row_keys(table: Table) -> NDArray[np.uint64]:
     """Return a hash of each row's values, shape ``(rows,)``."""
     columns = [table.numbers.get(at, codes) for at, codes in enumerate(table.codes)]
     hashes = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False)
-    return hashes.to_numpy(dtype=np.uint64)
+    return np.asarray(hashes, dtype=np.uint64)
 
 
 def _validity(evidence: EvaluationTables) -> list[Score]:
