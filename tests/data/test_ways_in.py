@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.data import postgres
-from tests.data.test_same_rows import COLUMNS, TWO_SPELLINGS
+from tests.data.test_same_rows import COLUMNS, TWO_SPELLINGS, series
 
 import fedsynth as fs
 from fedsynth.data.read import PersonLimit
@@ -436,7 +436,7 @@ def typed_values(records: Sequence[Record]) -> pd.DataFrame:
     """Values of any kind in place of the records' cells, in columns of the types that pandas chooses for them."""
     values = [VALUES[(CELLS.index(record[1]) if record[1] in CELLS else 0) % len(VALUES)] for record in records]
     return pd.DataFrame(
-        {"row": [row[0] for row in records], "a": pd.Series(values), "who": [row[2] for row in records]}
+        {"row": [row[0] for row in records], "a": series(values, None), "who": [row[2] for row in records]}
     )
 
 
