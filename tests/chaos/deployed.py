@@ -34,7 +34,8 @@ from tests.deploy.flower_world import RUN, FlowerWorld, children
 from tests.deploy.recomputing import keep_salts
 
 from fedsynth.deploy.flower.control import TABLES
-from fedsynth.federation.transport import recorded_answer, recorded_requests, records
+from fedsynth.federation.transport import recorded_answer, records
+from fedsynth.federation.wire import MessageParts
 from fedsynth.keys import Keys
 from fedsynth.runs.state import COORDINATOR
 
@@ -510,19 +511,21 @@ def _signal(pid: int, number: int) -> None:
 
 def note_replies(outcome: Outcome) -> None:
     """Write down the replies that the server's transcript holds, as the accounts' verdict reads them."""
-    transcript = outcome.root / "state" / RUN / "transcript"
-    if not transcript.exists():
+    places = (outcome.root / "runs" / RUN / "transcript", outcome.root / "state" / RUN / "transcript")
+    transcript = next((place for place in places if place.exists()), None)
+    if transcript is None:
         return
     coordinator = Keys(bytes.fromhex((outcome.root / COORDINATOR).read_text()))
-    held = list(records(transcript))
-    asked = {request.digest: request for request in recorded_requests(transcript)}
+    asked: dict[str, MessageParts] = {}
     lines = []
-    for kind, data in held:
-        if kind == "answer":
+    for kind, data in records(transcript):
+        if kind in ("question", "message"):
+            parts = MessageParts.of(data) if kind == "question" else MessageParts.read(data)
+            asked[parts.digest.hex()] = parts
+        elif kind in ("answer", "signed"):
             site, digest, reply = recorded_answer(data)
-            request = asked[digest]
-            key = hashlib.sha256(coordinator.public + bytes.fromhex(request.question)).hexdigest()
-            lines.append(
-                json.dumps([site, key, request.turn, "answered", hashlib.sha256(answer_in(reply)).hexdigest()])
-            )
+            parts = asked[digest]
+            key = hashlib.sha256(coordinator.public + parts.question).hexdigest()
+            turn = int.from_bytes(parts.turn, "little")
+            lines.append(json.dumps([site, key, turn, "answered", hashlib.sha256(answer_in(reply)).hexdigest()]))
     outcome.notes.write_text("\n".join(lines))

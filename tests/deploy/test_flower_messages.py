@@ -706,6 +706,21 @@ def test_a_table_that_is_not_there_for_a_while_ends_no_run(tmp_path):
     run(job, root, grid)
 
 
+def test_a_complete_run_leaves_no_transcript_in_its_state(tmp_path):
+    """It was there twice, and nothing deleted it: of secure sums, a hundred times what anybody needs later."""
+    job, root, grid = world(tmp_path, "secure", site_budget=Budget(9.0, 1e-6))
+    run(job, root, grid)
+    left = root / "state" / RUN / "transcript"
+    kept = root / "runs" / RUN / "transcript"
+    assert not left.exists()
+    assert kept.stat().st_size < 0.6 * sum(map(len, grid.sent))
+    shutil.copy(kept, left)  # as of a process that ended before it was deleted
+    job = replace(job, deployment=replace(of(job), run="another"))
+    run(job, root, grid)
+    assert not left.exists()
+    assert not (root / "state" / "another" / "transcript").exists()
+
+
 def test_failures_of_every_kind_look_alike(tmp_path):
     """Rows that are not there and a damaged copy of them: replies of as many bytes."""
     _, root, grid = world(tmp_path)

@@ -21,6 +21,7 @@ from fedsynth.federation.wire import (
     AuditPosition,
     Code,
     ForeignReply,
+    MessageParts,
     QuestionHead,
     ReplyHead,
     Request,
@@ -68,6 +69,20 @@ def asked_under(head: QuestionHead) -> Agreement:
 def said(asked: Request, code: Code, *content: bytes, sealed: bool = False) -> bytes:
     answer = write_answer(code, AuditPosition(), *content, sealed=sealed)
     return write_reply(SEED, "a", ReplyHead("1" * 64, asked.digest), answer)
+
+
+def test_the_digest_of_a_message_is_that_of_its_parts_and_of_no_other_bytes():
+    """Any bytes have one, also such as no coordinator sends: the site must see that they are not what was signed."""
+    body = request().at(3, None).body
+    parts = MessageParts.of(body)
+    assert MessageParts.read(parts.data) == parts
+    assert parts.digest.hex() == request().at(3, None).digest
+    assert (parts.question.hex(), int.from_bytes(parts.turn, "little")) == (request().question, 3)
+    bodies = [body[:end] for end in range(len(body))] + [body + bytes(count) for count in range(20)]
+    bodies += [body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] for at in range(len(body))]
+    assert len({MessageParts.of(one).digest for one in bodies}) == len(bodies)
+    with pytest.raises(WireError, match="incomplete"):
+        MessageParts.read(parts.data[:-1])
 
 
 def test_a_question_comes_back_as_it_was():

@@ -463,7 +463,7 @@ def test_a_restored_backup_is_charged_no_less_than_what_any_runs_have_spent_sinc
     rng = random.Random(seed)
     agreements = {"quiet": QUIET, "trained": TRAINED, "free": b"", "quiet later": QUIET, "trained later": TRAINED}
     limits = {name: Budget(rng.choice([0.5, 1.0, 2.0]), 1e-6) for name in agreements}
-    wide = {"total": Budget(1e6, 1e-6)}
+    wide: dict[str, Any] = {"total": Budget(1e6, 1e-6)}
     training = [SampledGaussian(0.05, 4.0, 10).cost(Norms(1, 1)), SampledGaussian(0.3, 9.0, 3).cost(Norms(1, 1))]
     account = Book(path)
     seen, number = account.begin(charge(cost=Cost(), run="first", **wide)), 0
@@ -506,7 +506,7 @@ def test_a_restored_backup_is_charged_no_less_than_what_any_runs_have_spent_sinc
 
 def test_a_book_for_replaced_rows_has_lost_no_training(account):
     """None can be charged there, so a run of which nothing is known is charged its limit and no curve."""
-    replaced = {"change": replace_rows(), "least": replace_rows()}
+    replaced: dict[str, Any] = {"change": replace_rows(), "least": replace_rows()}
     account.begin(charge(**replaced))
     with pytest.raises(Refused):
         account.begin(charge(1, run="another", cost=TRAINING.cost(Norms(1, 1)), least=replace_rows()))

@@ -21,7 +21,15 @@ from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Recorded, recorded_requests, records
+from fedsynth.federation.transport import (
+    InProcess,
+    Recorded,
+    _record,
+    conclude,
+    recorded_requests,
+    recorded_turns,
+    records,
+)
 from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores
@@ -362,6 +370,68 @@ def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(run):
     run.change_ledger(forget)
     assert run.sheet().problems == ()
     problems(run.proved(), "extract of east: it was charged", "extract of south: it was charged")
+
+
+def concluded(run: Run) -> Run:
+    """Return a run with the transcript that its folder keeps."""
+    whole = run.transcript.rename(run.folder / "whole")
+    conclude(whole, run.transcript, run.federation.trust)
+    return run
+
+
+@pytest.fixture
+def brief(tmp_path: Path) -> Run:
+    return concluded(a_run(tmp_path, SecureSum()))
+
+
+def test_a_complete_secure_run_keeps_digests_and_is_proved_as_before(tmp_path, brief):
+    """Masked answers, keys and shares of 1,000 sites took 250 MB, and show a reader nothing."""
+    shown = brief.proved()
+    assert (shown.problems, shown.confirmed, shown.notes) == ((), NAMES, ())
+    whole = replace(brief, folder=tmp_path / "before")
+    whole.folder.mkdir()
+    shutil.copy(tmp_path / "whole", whole.transcript)
+    shutil.copy(brief.ledger, whole.ledger)
+    assert whole.proved() == shown
+    kinds = [kind for kind, _ in records(brief.transcript)]
+    assert kinds.count("answer") == 3  # of each site's own release, which has noise
+    assert {"question", "message", "signed", "released"} <= set(kinds)
+    assert brief.transcript.stat().st_size < 0.6 * whole.transcript.stat().st_size
+    assert recorded_turns(brief.transcript) == recorded_turns(whole.transcript)
+    with pytest.raises(FedsynthError, match="of a complete run, which cannot be resumed"):
+        Recorded(InProcess([]), brief.transcript)
+
+
+@pytest.mark.parametrize("trust", [LocalNoise(), TrustedServer()], ids=lambda trust: trust.name)
+def test_where_answers_show_something_a_complete_run_keeps_them(tmp_path, trust):
+    run = concluded(a_run(tmp_path, trust))
+    assert run.transcript.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_no_byte_of_a_signed_record_can_be_changed(brief):
+    """Which message it answers, the site's signature, code, audit row, and the digest of what is not kept."""
+    held = list(records(brief.transcript))
+    last = [data for kind, data in held if kind == "signed"][-1]
+    begins = last.index(b"\n") + 1
+    assert len(last) - begins == 128 + 112 + 32
+    for at in range(begins, len(last), 9):
+        changed = last[:at] + bytes([last[at] ^ 1]) + last[at + 1 :]
+        brief.transcript.unlink()
+        recorded = Recorded(InProcess([]), brief.transcript)
+        for kind, data in held:
+            recorded._append(KINDS[kind], changed if data == last else data)
+        (problem,) = brief.proved().problems
+        assert problem.startswith("a record (signed) of the transcript is not understood: ")
+
+
+def test_a_signed_record_counts_for_its_own_message_and_question_alone(brief):
+    messages = [data for kind, data in records(brief.transcript) if kind == "message"]
+    other = next(data for data in messages if data[8:40] != messages[0][8:40])
+    moved = other[:8] + messages[0][8:40] + other[40:]
+    rewrite(brief.transcript, lambda kind, data: data != other)
+    with brief.transcript.open("ab") as file:
+        file.write(_record(KINDS["message"], moved))
+    problems(brief.proved(), "answered a question that is not in the transcript")
 
 
 def test_a_sealed_answer_in_a_transcript_is_found(run):

@@ -716,6 +716,8 @@ def line_of(view: RunView, event: Event) -> str:
         return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
     if isinstance(event, WorkAdvanced):
         return f"{event.what}: {event.done} of {event.total}"
+    if isinstance(event, AttemptResumed):
+        return f"it was interrupted, and is taken up: try {event.tries} of {len(PAUSES)}"
     if event.error == "Incomplete":
         return "the run pauses: files have to be carried"
     return "the run is complete" if not event.exit_code else "the run has ended"

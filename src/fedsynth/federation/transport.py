@@ -20,18 +20,23 @@ from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
+from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import (
     ATTEMPT,
     DIGEST,
     AuditPosition,
     ForeignReply,
+    MessageParts,
     QuestionHead,
     Reply,
     Request,
     WireError,
     agreed_in,
+    parts_of,
+    read_question,
     read_reply,
     read_request,
+    without_content,
     write_head,
 )
 from fedsynth.files import writing
@@ -187,8 +192,16 @@ class Recorded:
     """
 
     _MAGIC = b"fedsynth transcript 1\n"
-    KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released", 5: "agreement"}
-    _QUESTION, _ANSWER, _WITHHELD, _RELEASED, _AGREEMENT = KINDS
+    KINDS: ClassVar[dict[int, str]] = {
+        1: "question",
+        2: "answer",
+        3: "withheld",
+        4: "released",
+        5: "agreement",
+        6: "message",
+        7: "signed",
+    }
+    _QUESTION, _ANSWER, _WITHHELD, _RELEASED, _AGREEMENT, _MESSAGE, _SIGNED = KINDS
 
     def __init__(self, transport: Transport, path: Path, kinds: Kinds | None = None) -> None:
         """Read the transcript at ``path``, if it exists, and append to it from now on.
@@ -349,6 +362,8 @@ class Recorded:
         elif kind == self._WITHHELD:
             site, _, digest = data.decode().partition(" ")
             self._withheld.add((site, digest))
+        elif kind in (self._MESSAGE, self._SIGNED):
+            raise FedsynthError(f"{self._path} is the transcript of a complete run, which cannot be resumed")
         else:
             raise _damaged(self._path)
 
@@ -400,7 +415,10 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
     Kinds are "agreement" (:attr:`Agreement.data <fedsynth.federation.agreement.Agreement.data>`, before the first
     question that names it), "question" (a message, :attr:`Request.body <fedsynth.federation.wire.Request.body>`),
     "answer", "withheld" (a confidential answer, without its content) and "released" (the question's digest and the
-    sum). Raises :class:`FedsynthError` for another file or a damaged record.
+    sum). That of a complete run may have digests in place of contents (:func:`conclude`): "message"
+    (:attr:`MessageParts.data <fedsynth.federation.wire.MessageParts.data>`) and "signed", an answer of which the reply
+    is :func:`~fedsynth.federation.wire.without_content`. Raises :class:`FedsynthError` for another file or a damaged
+    record.
     """
     kinds = Recorded.KINDS
     with path.open("rb") as file:
@@ -412,14 +430,63 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
             yield kinds[kind], data
 
 
+def conclude(transcript: Path, concluded: Path, trust: Trust) -> None:
+    """Write the transcript of a complete run anew, without what only a resumed run needs: synced, and much smaller.
+
+    Of sums that only come out whole, masked answers and the keys and shares behind them show nothing: their records
+    keep the digests that messages and signatures of replies are over, so that whoever verifies the run still sees that
+    each site has signed its reply to each message, to which question it belongs, and from which audit row. All other
+    records stay as they are.
+    """
+    masked = trust.pooled and trust.sums is not None and trust.sums.turns > 1
+    known: dict[str, Agreement] = {}
+    brief: set[str] = set()  # digests of the messages of such sums
+    with writing(concluded), concluded.open("wb") as file:
+        file.write(Recorded._MAGIC)
+        for kind, data in records(transcript):
+            code = next(number for number, name in Recorded.KINDS.items() if name == kind)
+            if kind == "agreement":
+                known[hashlib.sha256(data).hexdigest()] = Agreement.read(data)
+            elif kind == "question" and masked:
+                request = Request.read(data, agreed_in(known), None)
+                if request.head.verb in ("sum", "average"):
+                    brief.add(request.digest)
+                    if request.turn:
+                        code, data = Recorded._MESSAGE, MessageParts.of(data).data
+            elif kind == "answer":
+                site, digest, reply = recorded_answer(data)
+                if digest in brief:
+                    code, data = Recorded._SIGNED, f"{site} {digest}\n".encode() + without_content(reply)
+            file.write(_record(code, data))
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def recorded_requests(path: Path) -> Iterator[Request]:
-    """Yield the messages in the transcript at ``path``, in the order in which they were first sent."""
+    """Yield the messages in the transcript at ``path``, in the order in which they were first sent.
+
+    Of a concluded transcript, those are left out of which only digests are kept (:func:`conclude`).
+    """
     known: dict[str, Agreement] = {}
     for kind, data in records(path):
         if kind == "agreement":
             known[hashlib.sha256(data).hexdigest()] = Agreement.read(data)
         elif kind == "question":
             yield Request.read(data, agreed_in(known), None)
+
+
+def recorded_turns(path: Path) -> set[tuple[int, int]]:
+    """Return the steps and turns of the messages in the transcript at ``path``: each is one exchange of its run."""
+    steps: dict[str, int] = {}
+    found = set()
+    for kind, data in records(path):
+        if kind == "question":
+            head, _ = read_question(parts_of(data)[0], None)
+            steps[MessageParts.of(data).question.hex()] = head.step
+        if kind in ("question", "message"):
+            parts = MessageParts.of(data) if kind == "question" else MessageParts.read(data)
+            found.add((steps[parts.question.hex()], int.from_bytes(parts.turn, "little")))
+    return found
 
 
 def recorded_answer(data: bytes) -> tuple[str, str, bytes]:

@@ -13,6 +13,8 @@ Rule 4: a question may take several messages, one for each turn (round of messag
 Rule 5: an error at a site is reported by one of four codes and nothing else; the length of a reply does not depend on
     its numbers. ``void`` in place of ``failed`` tells nothing more: the audit row that every reply names already shows
     whether a question was charged.
+    Message digests and reply signatures are over digests of the parts, so that a record of a complete run can hold
+    these in place of the parts.
 Rule 6: a site stores each answer once and signs a reply with it at each sending, to the one request that came, and
     besides it the position of its audit log that the answer names. A server heeds and remembers nothing of a reply
     whose signature does not hold, or that is to another request, and a site heeds no position but its own.
@@ -307,8 +309,8 @@ class Request:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of this message (:attr:`body`): its key in accounts, transcripts and names of files."""
-        return hashlib.sha256(self.body).hexdigest()
+        """Digest (hex) of this message (:class:`MessageParts`): its key in accounts, transcripts and names of files."""
+        return MessageParts.of(self.body).digest.hex()
 
     @cached_property
     def attached(self) -> bytes:
@@ -340,6 +342,45 @@ def agreed_in(known: Mapping[str, Agreement]) -> Agreed:
         return known[head.agreement]
 
     return find
+
+
+class MessageParts(NamedTuple):
+    """What the digest of a message (:attr:`Request.body`) is made of; any bytes have such parts, a few of them short.
+
+    ``lengths`` are the message's first 8 bytes, ``question`` is the SHA-256 of the question's frame, ``turn`` has 8
+    bytes, and ``event`` is the SHA-256 of the event's frame. The digest is the SHA-256 of the four, joined: no two
+    messages have the same without a collision, since only shorter messages have shorter ``lengths`` or ``turn``.
+    """
+
+    lengths: bytes
+    question: bytes
+    turn: bytes
+    event: bytes
+
+    @classmethod
+    def of(cls, body: bytes | memoryview) -> MessageParts:
+        """Return the parts of the bytes of a message."""
+        view = memoryview(body)
+        end = 8 + int.from_bytes(view[:4], "little")
+        frame, event = (hashlib.sha256(part).digest() for part in (view[8:end], view[end + 8 :]))
+        return cls(bytes(view[:8]), frame, bytes(view[end : end + 8]), event)
+
+    @classmethod
+    def read(cls, data: bytes) -> MessageParts:
+        """Return the parts of a message that is not short, from the bytes that :attr:`data` has written."""
+        if len(data) != 2 * 8 + 2 * DIGEST:
+            raise WireError("the parts of a message are incomplete; restore the transcript from the backup")
+        return cls(data[:8], data[8 : 8 + DIGEST], data[8 + DIGEST : 16 + DIGEST], data[16 + DIGEST :])
+
+    @property
+    def data(self) -> bytes:
+        """The parts, joined."""
+        return b"".join(self)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the parts: the message's digest."""
+        return hashlib.sha256(self.data).digest()
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
@@ -448,7 +489,7 @@ class Received(NamedTuple):
 
     @property
     def message(self) -> str:
-        """SHA-256 (hex) of the message."""
+        """Digest (hex) of the message."""
         return self.head.message.hex()
 
 
@@ -502,7 +543,7 @@ def read_request(data: bytes | memoryview, site: str, coordinator: bytes) -> Rec
     middle, end = start + head.size, start + head.size + size
     body, agreement, attached = view[start:middle], view[middle:end], view[end:]
     beside = _beside(agreement, hashlib.sha256(attached).digest())
-    if end > len(view) or (hashlib.sha256(body).digest(), beside) != (head.message, head.attached):
+    if end > len(view) or (MessageParts.of(body).digest, beside) != (head.message, head.attached):
         raise WireError("the request is incomplete, or was changed on its way; send it again")
     return Received(head, hashlib.sha256(view[:start]).hexdigest(), body, agreement, attached)
 
@@ -603,10 +644,11 @@ def is_signed(body: bytes | memoryview, signature: bytes, coordinator: bytes) ->
 def write_reply(seed: bytes, site: str, asked: ReplyHead, answer: bytes | memoryview) -> bytes:
     """Return the reply of ``site`` to the request ``asked``: both digests, a signature, and the ``answer``.
 
-    ``seed`` (32 bytes) is that of the site's identity key. The signature covers the site's name, both digests and the
-    SHA-256 of the answer (:func:`write_answer`), so the reply answers this one request and no other.
+    ``seed`` (32 bytes) is that of the site's identity key. The signature covers the site's name, both digests, and of
+    the answer (:func:`write_answer`) code and audit row, and the SHA-256 of its content, so the reply answers this one
+    request and no other.
     """
-    signature = keys.sign(seed, *_signed(site, asked, answer))
+    signature = keys.sign(seed, *_signed(site, asked, *_split(answer)))
     return b"".join([_REPLY.pack(bytes.fromhex(asked.request), bytes.fromhex(asked.message), signature), answer])
 
 
@@ -620,18 +662,49 @@ def open_reply(data: bytes | memoryview, site: str, identity: bytes | None) -> t
     view = memoryview(data)
     if not _REPLY.size <= len(view) <= LARGEST_MESSAGE:
         raise ForeignReply("the reply is incomplete or too large; run the same command again")
+    answer = view[_REPLY.size :]
+    return _opened(view, site, identity, *_split(answer)), answer
+
+
+def _opened(view: memoryview, site: str, identity: bytes | None, head: bytes, content: bytes) -> ReplyHead:
+    """Return what a reply answers, given its first bytes, its answer's ``head`` and the digest of the ``content``."""
     request, message, signature = _REPLY.unpack(view[: _REPLY.size])
-    head, answer = ReplyHead(request.hex(), message.hex()), view[_REPLY.size :]
-    if not (identity is None or keys.verified(identity, signature, *_signed(site, head, answer))):
+    asked = ReplyHead(request.hex(), message.hex())
+    if not (identity is None or keys.verified(identity, signature, *_signed(site, asked, head, content))):
         raise ForeignReply(
             f"the reply is not signed by the identity key of {site}: it was changed on its way, or the site has "
             "another key than the roster"
         )
-    return head, answer
+    return asked
 
 
-def _signed(site: str, asked: ReplyHead, answer: bytes | memoryview) -> tuple[str | bytes, ...]:
-    return "reply", site, asked.request, asked.message, hashlib.sha256(answer).digest()
+def _split(answer: bytes | memoryview) -> tuple[bytes, bytes]:
+    """Return the head of an answer's bytes (code and audit row), and the SHA-256 of its content."""
+    view = memoryview(answer)
+    return bytes(view[: _ANSWER.size]), hashlib.sha256(view[_ANSWER.size :]).digest()
+
+
+def _signed(site: str, asked: ReplyHead, head: bytes, content: bytes) -> tuple[str | bytes, ...]:
+    return "reply", site, asked.request, asked.message, head, content
+
+
+def without_content(reply: bytes) -> bytes:
+    """Return a reply with the SHA-256 in place of its answer's content, for a record; its signature still holds."""
+    return reply[: _REPLY.size] + b"".join(_split(memoryview(reply)[_REPLY.size :]))
+
+
+def read_without_content(data: bytes, site: str, identity: bytes | None) -> tuple[ReplyHead, StoredAnswer]:
+    """Return what a reply made by :func:`without_content` answers, and its code and audit row, without content.
+
+    ``identity`` is as in :func:`open_reply`. Raises :class:`ForeignReply` for bytes that are no such reply, or that the
+    site did not sign, and :class:`WireError` for an answer that is invalid.
+    """
+    view = memoryview(data)
+    end = _REPLY.size + _ANSWER.size
+    if len(view) != end + DIGEST:
+        raise ForeignReply("the reply without content is incomplete; restore the transcript from the backup")
+    head = bytes(view[_REPLY.size : end])
+    return _opened(view, site, identity, head, bytes(view[end:])), read_answer(head)
 
 
 def read_reply(

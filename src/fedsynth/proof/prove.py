@@ -26,7 +26,18 @@ from fedsynth.federation.query import BUILT_IN, PUBLISHED, Counts, Query, Select
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.trust import Released, Trust
-from fedsynth.federation.wire import DIGEST, QuestionHead, Reply, Request, WireError, agreed_in, decode, read_reply
+from fedsynth.federation.wire import (
+    DIGEST,
+    MessageParts,
+    QuestionHead,
+    Reply,
+    Request,
+    WireError,
+    agreed_in,
+    decode,
+    read_reply,
+    read_without_content,
+)
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, Unit, protect, to_json
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
 from fedsynth.privacy.losses import LEAST_STEP, fixed_epsilon, sampled_steps
@@ -51,10 +62,13 @@ from fedsynth.schema.bins import Integers
 
 @dataclass(eq=False)
 class _Asked:
-    """One question of the transcript; ``answers`` hold each site's integers and audit row, ``None`` if sealed."""
+    """One question of the transcript; ``answers`` hold each site's integers and audit row, ``None`` if sealed.
+
+    The integers are ``None`` where the transcript keeps their digest alone.
+    """
 
     request: Request
-    answers: dict[str, tuple[Integers, int] | None] = field(default_factory=dict)
+    answers: dict[str, tuple[Integers | None, int] | None] = field(default_factory=dict)
     released: list[bytes] = field(default_factory=list)
 
     @property
@@ -66,15 +80,18 @@ class _Asked:
 class _Transcript:
     """All questions by digest, in their order, and the last audit row of each site in its recorded answers.
 
-    Answers of sites whose ``identities`` are given must be signed with them.
+    Answers of sites whose ``identities`` are given must be signed with them. ``reads`` is the turn of a sum in which
+    sites read their rows: the answer without content to it is the one that counts.
     """
 
     path: Path
     identities: Mapping[str, bytes]
+    reads: int
     asked: dict[str, _Asked] = field(default_factory=dict)
     last_row: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _messages: dict[str, Request] = field(default_factory=dict)
+    _parts: dict[str, MessageParts] = field(default_factory=dict)
     _agreed: dict[str, Agreement] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,7 +105,13 @@ class _Transcript:
         if kind == "question":
             request = Request.read(data, agreed_in(self._agreed), None)
             self._messages[request.digest] = request
+            self._parts[request.digest] = MessageParts.of(data)
             self.asked.setdefault(request.question, _Asked(request))
+        elif kind == "message":
+            parts = MessageParts.read(data)
+            if parts.question.hex() not in self.asked:
+                self.problems.append("a message of a question is not in the transcript, but a later one is")
+            self._parts[parts.digest.hex()] = parts
         elif kind == "agreement":
             agreement = Agreement.read(data)
             self._agreed[agreement.digest] = agreement
@@ -98,6 +121,8 @@ class _Transcript:
                 self.problems.append("a sum was released for a question that is not in the transcript")
             else:
                 asked.released.append(data[DIGEST:])
+        elif kind == "signed":
+            self._hear_signed(*recorded_answer(data))
         else:
             site, digest, reply = recorded_answer(data)
             answered = self._messages.get(digest)
@@ -113,6 +138,21 @@ class _Transcript:
         self.last_row[reply.site] = max(row, self.last_row.get(reply.site, 0))
         if isinstance(reply.answer, PlainAnswer):  # a secure sum's other answers carry no charge
             self.asked[request.question].answers[reply.site] = reply.answer.values, row
+
+    def _hear_signed(self, site: str, digest: str, reply: bytes) -> None:
+        """Take an answer without content: its signature is over the message, and the message over its question."""
+        parts = self._parts.get(digest)
+        asked = None if parts is None else self.asked.get(parts.question.hex())
+        if parts is None or asked is None:
+            self.problems.append(f"site {site} answered a question that is not in the transcript")
+            return
+        head, found = read_without_content(reply, site, self.identities.get(site))
+        if head.message != digest or found.code != "answered":
+            raise WireError(f"the reply of {site} answers another message, or says that there is no answer")
+        row = found.seen.row
+        self.last_row[site] = max(row, self.last_row.get(site, 0))
+        if int.from_bytes(parts.turn, "little") == self.reads:
+            asked.answers[site] = None, row
 
 
 def _sealed(box: bytes | memoryview, site: str, digest: str) -> bytes:
@@ -151,7 +191,8 @@ def prove(
 
     Raises :class:`FedsynthError` for unreadable files; all other faults are listed in the sheet's ``problems``.
     """
-    prover = _Prover(_Transcript(transcript, identities or {}), LedgerFile.read(ledger), schema, trust, limit)
+    reads = trust.sums.reads if trust.sums else 0
+    prover = _Prover(_Transcript(transcript, identities or {}, reads), LedgerFile.read(ledger), schema, trust, limit)
     return prover.sheet(extracts, identities or {})
 
 
@@ -303,7 +344,8 @@ class _Prover:
         elif not set(released.sites) <= set(asked.answers):
             self._problem(f"{asked.name} released a sum with sites that have not answered")
         elif not self.trust.pooled:
-            answers = [answer[0] for site in released.sites if (answer := asked.answers[site]) is not None]
+            heard = [asked.answers[site] for site in released.sites]
+            answers = [answer[0] for answer in heard if answer is not None and answer[0] is not None]
             if len(answers) < len(released.sites) or not np.array_equal(np.sum(answers, axis=0), released.values):
                 self._problem(f"{asked.name} did not release the sum of the sites' noisy answers")
 

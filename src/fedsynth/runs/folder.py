@@ -51,7 +51,8 @@ class RunFolder:
     ``path`` is the directory. A run writes ``run.toml`` (the job and, under ``[made]``, versions and digests),
     ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the fitted model in ``model.fedsynth``, the
     server's ledger with the privacy statement in ``ledger.json``, and in ``transcript`` every question with the answers
-    (of exact counts for a trusted server only that the site answered, and the released sum). A simulated run has
+    (of exact counts for a trusted server only that the site answered, and the released sum; of masked answers of secure
+    sums, digests). A simulated run has
     ``rows.key`` as well, the key of the digest of its rows (anyone who has it can confirm a guess at a row) and, where
     sizes are public, of the permutation that dealt them. With ``spreadsheet_safe`` in the job,
     ``synthetic-spreadsheet.csv`` is a copy of the rows to look at in a spreadsheet. An evaluation writes

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation, begun
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
-from fedsynth.federation.transport import Recorded, Transport
+from fedsynth.federation.transport import Recorded, Transport, conclude
 from fedsynth.federation.trust import roster_digest
 from fedsynth.files import sync
 from fedsynth.keys import SecretBytes
@@ -37,7 +36,7 @@ from fedsynth.privacy.statement import Statement
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.runs.dry_run import dealt, dry_run, steep_rows
 from fedsynth.runs.ending import note_end, tell_ends
-from fedsynth.runs.folder import new_folder, refuse_existing
+from fedsynth.runs.folder import RunFolder, new_folder, refuse_existing
 from fedsynth.runs.job import Job
 from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
@@ -96,6 +95,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
     split_seed = secrets.randbits(63) if job.seed is None else job.seed
     rows_key = _rows_key(job)
     with new_folder(out, force=force) as folder:
+        whole = folder.transcript.with_name(f"{folder.transcript.name}.whole")
         rows = load_rows(job, split_seed, rows_key)
         method = job.build_method(rows.schema)
         federation = federate(
@@ -110,7 +110,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             queries=declared.queries,
             unproved=job.unproved,
             weak_delta=job.weak_delta,
-            transcript=folder.transcript,
+            transcript=whole,
             progress=progress,
         )
         if place := plugin_of(job.data):
@@ -120,7 +120,9 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
         federation = replace(federation, noise=_forewarned(job, method, rows), agreed=agreed)
         outcome = _fitted(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
-        secret_file(folder.transcript).unlink(missing_ok=True)
+        secret_file(whole).unlink(missing_ok=True)
+        conclude(whole, folder.transcript, trust)
+        whole.unlink()
         made: dict[str, Any] = {
             "split": _SPLITS[rows.looks_at_other_rows, job.public_sizes],
             "split_seed": split_seed,  # of hold-out and partition only, never of the noise
@@ -157,10 +159,10 @@ def run_deployed(
 
     ``folder`` is the server's, with the coordinator's secret and, if the job names one, the plan that the sites
     approved, as ``plan.toml``: the privacy statement then gives the epsilon of that plan by exact accounting, if it is
-    smaller than the budget's. ``folder/state/RUN`` keeps what resuming needs (the server's secret and the transcript),
-    and ``folder/runs/RUN`` appears when the run is complete. The sites are then told that the run has ended
-    (:mod:`~fedsynth.runs.ending`). ``watch`` may wrap the transport, and then sees only messages that are really sent,
-    none that a resumed run takes from the transcript.
+    smaller than the budget's. ``folder/state/RUN`` keeps what resuming needs: the server's secret, and until the run is
+    complete its transcript. ``folder/runs/RUN`` appears when the run is complete. The sites are then told that the run
+    has ended (:mod:`~fedsynth.runs.ending`). ``watch`` may wrap the transport, and then sees only messages that are
+    really sent, none that a resumed run takes from the transcript.
 
     Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
     :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere and for a job without
@@ -206,12 +208,23 @@ def run_deployed(
         outcome = _fitted(job, method, federation, out)
         note_end(folder, deployment.run, deployment.sites)
         with new_folder(out, mode=0o700) as complete:
-            shutil.copyfile(state / "transcript", complete.transcript)
+            conclude(state / "transcript", complete.transcript, trust)
             complete.write(job, federation, outcome.synthesizer, outcome.synthetic, out, {})
         for path in (*out.rglob("*"), out, out.parent):
             sync(path)  # the sites can repeat nothing afterwards
+        _drop_transcripts(folder)
         tell_ends(folder, transport, coordinator, identities)
     return outcome
+
+
+def _drop_transcripts(folder: Path) -> None:
+    """Delete the transcripts of complete runs from the state of a federation: what counts of them is in their results.
+
+    One may be left by a process that ended in between.
+    """
+    for file in folder.glob("state/*/transcript"):
+        if RunFolder(folder / "runs" / file.parent.name).is_run:
+            file.unlink(missing_ok=True)
 
 
 def _agreement(path: Path, job: Job, method: Method, terms: Terms) -> Agreement:

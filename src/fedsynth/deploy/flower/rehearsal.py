@@ -23,7 +23,7 @@ from fedsynth.deploy.progress import events_file, last_attempt
 from fedsynth.deploy.roster import Admission, Invitation, JoinRequest, load
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.policy import VERBS
-from fedsynth.federation.transport import recorded_requests
+from fedsynth.federation.transport import recorded_turns
 from fedsynth.rows import Table
 from fedsynth.runs.folder import new_folder
 from fedsynth.runs.job import Job
@@ -75,10 +75,10 @@ def rehearse(
     finally:
         local.stop()
     result = root / "runs" / RUN
-    asked = list(recorded_requests(result / "transcript"))
+    exchanges = len(recorded_turns(result / "transcript"))
     with new_folder(out, force=force) as run:
         shutil.copytree(result, run.path, dirs_exist_ok=True)
-    return seconds, len({(request.head.step, request.turn) for request in asked})
+    return seconds, exchanges
 
 
 def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
