@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ def is_asked(root: Path, number: int) -> bool:
     return asked is not None and asked.round >= number
 
 
+def is_tried(root: Path, number: int) -> bool:
+    """Whether the attempt of this number, counted from 0, has asked a question."""
+    return len(made(root)) > number and view(root).asked is not None
+
+
 def messages(world: FlowerWorld) -> int:
     with closing(sqlite3.connect(world.database)) as link:
         return sum(int(link.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in TABLES)
@@ -102,7 +108,7 @@ def test_a_run_completes_by_itself_though_the_server_loses_its_power_in_rounds_1
     root = tmp_path / "federation"
     started(world, root)
     for number in (1, 2, 3):
-        wait_for(f"round {number}", lambda number=number: is_asked(root, number), 180, pause=0.02)
+        wait_for(f"round {number}", partial(is_asked, root, number), 180, pause=0.02)
         power_cut(world, "superlink", "server")
     wait_for("the end of the run", lambda: view(root).ended, 240)
     assert len(made(root)) == 4
@@ -173,7 +179,7 @@ def test_a_run_whose_process_dies_again_and_again_is_taken_up_with_pauses_until_
     root = tmp_path / "federation"
     started(world, root, "local", answer_every=60.0)
     for number in range(3):
-        wait_for(f"attempt {number}", lambda number=number: len(made(root)) > number and view(root).asked, 120)
+        wait_for(f"attempt {number}", partial(is_tried, root, number), 120)
         said, facts = status(world, root)
         assert facts["tries"] == {"made": number, "of": len(PAUSES), "goes_on": False}
         assert (f"taken it up: try {number} of {len(PAUSES)}" in said) == (number > 0)

@@ -258,15 +258,15 @@ def test_a_run_is_taken_up_a_limited_number_of_times_unless_it_finishes_further_
         for number, further in enumerate(ends):
             if further:
                 finished += 1
-                round_ = {"round": finished, "step": 0, "turn": 0, "verb": "sum", "kind": "counts"}
+                round_: dict[str, Any] = {"round": finished, "step": 0, "turn": 0, "verb": "sum", "kind": "counts"}
                 events.append(RoundStarted(time=2.0, attempt=str(number), bytes={"a": 1}, **round_))
-                told = {"round": finished, "site": "a", "code": "answered", "bytes": 1, "seconds": 1.0}
+                told: dict[str, Any] = {"round": finished, "site": "a", "code": "answered", "bytes": 1, "seconds": 1.0}
                 events.append(SiteReplied(time=3.0, attempt=str(number), **told))
             view = list(attempts(events).values())[-1]
             if view.resumable_at is None:
                 return view
             assert view.resumable_at == view.last + PAUSES[view.tries]
-            by = {"by": str(number + 1), "tries": view.tries + 1, "finished": finished}
+            by: dict[str, Any] = {"by": str(number + 1), "tries": view.tries + 1, "finished": finished}
             events += [AttemptResumed(time=4.0, attempt=str(number), **by), begun(attempt=str(number + 1))]
         return list(attempts(events).values())[-1]
 

@@ -438,7 +438,7 @@ def test_a_table_that_cannot_be_opened_costs_nothing_though_its_rows_are_cached(
     if how == "streamed" and breaks is no_person:
         pytest.skip("streamed rows have no limit on a person's")
     parquet = breaks in (half_a_parquet_file, parquet_lacking_a_column)
-    source = {"data": "rows.parquet" if parquet else "rows.csv", "schema": "schema.toml"}
+    source: dict[str, Any] = {"data": "rows.parquet" if parquet else "rows.csv", "schema": "schema.toml"}
     source |= {"person": "patient"} if breaks is no_person else {"rows_are_persons": True}
     config = ready_site(tmp_path / "site", source={**source, "streamed": how == "streamed"})
     frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0)).assign(patient=range(50))

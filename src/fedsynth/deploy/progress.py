@@ -360,7 +360,7 @@ def note_complete(job: Job, folder: Path, attempt: str) -> bool:
             exit_code=0,
             folder=str(out.path),
             headline=statement.headline if statement else "",
-            warnings=statement.warnings() if statement else (),
+            warnings=statement.warnings if statement else (),
             lost=tuple(out.made.get("lost_sites", ())),
         )
     return True
