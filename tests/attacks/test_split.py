@@ -109,6 +109,7 @@ def released(folder: RunFolder) -> Iterator[tuple[Query, tuple[str, ...], np.nda
             continue
         for site, answer in asked.answers.items():
             assert answer is not None
+            assert answer[0] is not None
             yield query, (site,), answer[0], whole.std / math.sqrt(len(whole.sites))
 
 
