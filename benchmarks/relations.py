@@ -122,8 +122,8 @@ def _noise(columns: int, sites: int, epsilon: float, delta: float) -> float:
     tables.
     """
     schema = Schema((Categorical("x", ("a", "b")),))
-    table = schema.encode(pd.DataFrame({"x": ["a", "b"]}))
-    federation = federate([table] * sites, schema, Budget(epsilon, delta), trust=SecureSum(), seed=0)
+    tables = [schema.encode(pd.DataFrame({"x": ["a", "b"]})) for _ in range(sites)]
+    federation = federate(tables, schema, Budget(epsilon, delta), trust=SecureSum(), seed=0)
     return noise_of(federation, _SHARE, columns * (columns - 1) // 2)
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -97,7 +98,7 @@ class Nothing:
     """A generator that makes nothing of what was released: the adversary has seen it all."""
 
     def generate(self, *args: Any) -> Synthesizer:
-        return Synthesizer(SCHEMA, (), cast("Any", None))
+        return Synthesizer(SCHEMA, (), cast("Any", SimpleNamespace(total=1.0)))
 
 
 METHODS: dict[str, Callable[[], Any]] = {

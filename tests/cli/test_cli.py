@@ -90,7 +90,8 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     ledger = json.loads((out / "ledger.json").read_text())
-    assert ledger["statement"]["headline"] == "(1, 1e-06)-differentially private"
+    against = "everybody except whoever ran this"
+    assert ledger["statement"]["headline"] == f"(1, 1e-06)-differentially private against {against}"
     assert "guarantee" not in tomllib.loads((out / "run.toml").read_text())["made"]  # ledger.json has the statement
     assert set(ledger["per_site"]) == {f"site-{k:03d}" for k in range(4)}
     assert (out / "rows.key").stat().st_mode & 0o777 == 0o600

@@ -105,6 +105,7 @@ def test_a_round_of_one_site_is_central_training_on_the_same_batches(known_order
     np.testing.assert_allclose(START + moved, expected, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:sites site-0, site-1, site-2 have the same rows")
 def test_equal_sites_train_as_one(known_order):
     rounds = {}
     for count in (1, 3):

@@ -146,8 +146,8 @@ def test_a_network_that_may_be_too_large_for_a_message_is_refused_before_anythin
     """40,000 values, as far as anybody knows before the survey."""
     column = Categorical("c", tuple(range(40_000)))
     schema = Schema((column, Categorical("d", ("x", "y"))))
-    table = schema.encode(pd.DataFrame({"c": [1, 2, 3] * 20, "d": ["x", "y"] * 30}))
-    federation = federate([table, table], schema, Budget(2.0, 1e-6), trust=LocalNoise(), seed=3)
+    frame = pd.DataFrame({"c": [1, 2, 3] * 20, "d": ["x", "y"] * 30})
+    federation = federate([frame, frame[:-1]], schema, Budget(2.0, 1e-6), trust=LocalNoise(), seed=3)
     with pytest.raises(InvalidParameter, match=says):
         method.fit(federation)
     assert not federation.ledger.entries

@@ -1110,7 +1110,8 @@ def spend_all(site: Site) -> Charge:
 
 
 def test_check_warns_of_a_delta_that_promises_nothing(ready):
-    content = {**CONTENT, "policy": {**CONTENT["policy"], "budget": {"epsilon": 1.0, "delta": 0.1}}}
+    policy = {**CONTENT["policy"], "budget": {"epsilon": 1.0, "delta": 0.1}, "weak_delta": True}
+    content = {**CONTENT, "policy": policy}
     (ready / "site.toml").write_text(tomli_w.dumps(content))
     code, found = check(ready)
     assert code == 8

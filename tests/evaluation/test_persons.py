@@ -345,4 +345,4 @@ def test_frames_name_their_column_of_persons():
     with pytest.raises(SchemaError, match="lack the column 'nobody'"):
         fedsynth.evaluate(synthetic, train=real.drop(columns="who"), schema=SCHEMA, person="nobody", **options)
     with pytest.raises(Unsupported, match="30 of the 30 persons"):
-        fedsynth.evaluate(synthetic, train=real, schema=SCHEMA, person="who", **{**options, "holdout": real})
+        fedsynth.evaluate(synthetic, train=real, schema=SCHEMA, person="who", **{**options, "holdout": real.copy()})

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import fedsynth
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, AnyQuery, Query, Selection, query_class
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import all_methods, find_method, method, method_names
 from fedsynth.methods.auto import Auto
 from fedsynth.methods.flaim import FLAIM
@@ -22,6 +25,7 @@ from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import declared, options_of, read_options
 from fedsynth.methods.tda import FedTDA
+from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
 
 FOLDER = Path(fedsynth.__file__).parent / "methods"
@@ -119,8 +123,11 @@ def test_a_decorated_class_of_another_package_has_no_name_without_an_entry_point
 
 def test_a_fit_that_returns_no_synthesizer_is_refused_by_what_it_returned():
     kind: type[Any] = method("of-none")(dataclass(frozen=True)(type("OfNone", (Bare,), {"fit": lambda *_: None})))
+    schema = Schema((Categorical("a", ("x", "y")),))
+    rows = pd.DataFrame({"a": ["x", "y"]})
+    federation = federate([rows], schema, Budget(1.0, 1e-6), trust=TrustedServer())
     with pytest.raises(Unsupported, match="fit returned 'NoneType'; let the method return a Synthesizer"):
-        kind().fit(None)
+        kind().fit(federation)
 
 
 @pytest.mark.parametrize("place", [".module:Class", "..:Class", ":Class", "module:", "tests:Nothing"])

@@ -236,7 +236,7 @@ def test_a_site_that_loses_every_row_is_an_error_with_the_reasons(encoded):
 def test_empty_sites_are_counted_and_named():
     some = pd.DataFrame({"sex": ["m"], "age": [3], "job": ["cook"]})
     with pytest.warns(DataWarning, match=r"^2 of 4 sites have no rows \(site-001, site-003\)$"):
-        federated([some, some[:0], some, some[:0]])
+        federated([some, some[:0], some.assign(age=4), some[:0]])
     with pytest.warns(DataWarning, match=r"^1 of 2 sites has no rows \(site-001\)$"):
         federated([some, some[:0]])
 

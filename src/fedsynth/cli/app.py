@@ -34,7 +34,10 @@ _DEPLOY = {
         "admit": ("deploy.commands.enrol:deploy_admit", "Admit sites: sign their certificates and list their keys."),
     },
     "Run": {
-        "serve": ("deploy.commands.operate:deploy_serve", "Make the run whenever `deploy run` starts it."),
+        "serve": (
+            "deploy.commands.operate:deploy_serve",
+            "Make the run whenever `deploy run` starts it, and take it up by itself after an interruption.",
+        ),
         "run": ("deploy.commands.operate:deploy_run", "Start or resume the run, and show its progress."),
         "status": (
             "deploy.commands.operate:deploy_status",
