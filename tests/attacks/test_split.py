@@ -98,9 +98,7 @@ def suspicion(folder: Path, files: tuple[Path, Path]) -> tuple[float, float]:
 
 def released(folder: RunFolder) -> Iterator[tuple[Query, tuple[str, ...], np.ndarray, float]]:
     """Yield everything released: the query, the sites whose sum it is, the numbers, and the noise's deviation."""
-    sums_of = folder.trust.sums
-    assert sums_of is not None
-    for asked in _Transcript(folder.transcript, {}, sums_of.reads).asked.values():
+    for asked in _Transcript(folder.transcript, {}, reads=0).asked.values():
         query, (sums,) = asked.request.query, asked.released
         assert isinstance(query, Query)
         whole = decode(sums, Released)

@@ -63,11 +63,6 @@ def is_asked(root: Path, number: int) -> bool:
     return asked is not None and asked.round >= number
 
 
-def is_tried(root: Path, number: int) -> bool:
-    """Whether the attempt of this number, counted from 0, has asked a question."""
-    return len(made(root)) > number and view(root).asked is not None
-
-
 def messages(world: FlowerWorld) -> int:
     with closing(sqlite3.connect(world.database)) as link:
         return sum(int(link.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in TABLES)
@@ -81,6 +76,11 @@ def status(world: FlowerWorld, root: Path) -> tuple[str, dict[str, Any]]:
 def made(root: Path) -> dict[str, RunView]:
     """Return the attempts at the run, by their ids."""
     return attempts(Reader(events_file(root, RUN)).new())
+
+
+def is_made(root: Path, number: int) -> bool:
+    """Whether the attempt of this number has asked something."""
+    return len(made(root)) > number and view(root).asked is not None
 
 
 def given(world: FlowerWorld, command: str, root: Path, *options: str) -> str:
@@ -179,7 +179,7 @@ def test_a_run_whose_process_dies_again_and_again_is_taken_up_with_pauses_until_
     root = tmp_path / "federation"
     started(world, root, "local", answer_every=60.0)
     for number in range(3):
-        wait_for(f"attempt {number}", partial(is_tried, root, number), 120)
+        wait_for(f"attempt {number}", partial(is_made, root, number), 120)
         said, facts = status(world, root)
         assert facts["tries"] == {"made": number, "of": len(PAUSES), "goes_on": False}
         assert (f"taken it up: try {number} of {len(PAUSES)}" in said) == (number > 0)

@@ -314,6 +314,12 @@ def test_an_interrupted_run_can_be_stopped_before_it_is_taken_up(tmp_path):
     laid_out(root)
     with EventLog(events_file(root, RUN), "1") as log:
         log.begin(Job.load(root / "job.toml"))
+    assert "takes it up by itself" in invoke(["deploy", "status", str(root)]).output
+    text = (root / "job.toml").read_text()
+    (root / "job.toml").write_text(text.replace(RUN, "another"))
+    assert "takes it up by itself" not in invoke(["deploy", "status", str(root)]).output
+    assert "no run" in invoke(["deploy", "stop", str(root)]).output
+    (root / "job.toml").write_text(text)
     assert invoke(["deploy", "stop", str(root)]).exit_code == 0
     view = last_attempt(events_file(root, RUN))
     assert view is not None

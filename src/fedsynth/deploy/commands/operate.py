@@ -406,13 +406,17 @@ def _watch(folder: Path, port: int) -> None:
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
     from fedsynth.deploy.progress import EventReader, all_runs, last_attempt
+    from fedsynth.runs.job import Job
 
     _require_federation(folder)
+    current = Job.load(folder / "job.toml").deployed.run
     found = []
     for file in all_runs(folder):
         view = last_attempt(file)
         if view is not None and view.begun is not None:
-            found.append(view.facts(EventReader(file).alive()))
+            facts = view.facts(EventReader(file).alive())
+            facts["tries"]["goes_on"] &= file.parent.name == current  # `deploy serve` takes up no other run
+            found.append(facts)
     return found
 
 
