@@ -11,6 +11,7 @@ from fedsynth.data.draft import draft_schema, guess_types
 from fedsynth.data.read import read_frame, read_table, write_frame
 from fedsynth.persons import keep_rows
 from fedsynth.schema import Categorical, Schema
+from fedsynth.schema.columns import distinct_values
 
 ROWS = 400
 COLUMNS = {  # values on whose reading versions of pandas have differed, or may
@@ -88,6 +89,22 @@ def test_text_is_told_apart_behind_a_nul_whatever_its_type():
         assert schema.encode(values.to_frame()).codes[0].tolist() == [1, 2, 0, 3, 3] * 2
         kept = keep_rows(values, 1, bytes(32)).tolist()
         assert [sum(kept[at::5]) for at in range(5)] == [1, 1, 1, 0, 1]
+
+
+def test_many_texts_are_told_apart_as_few_are():
+    """Arrow tells them apart where there are many, but for half a surrogate pair, which it cannot hold."""
+    texts = ["a\0x", "a\0y", "a", None, "NA", "\u00e9"]
+    few = distinct_values(pd.Series(texts, dtype=object))
+    assert few[0].tolist() == [0, 1, 2, -1, 3, 4]
+    for dtype in (object, "string[python]", "string[pyarrow]", None):
+        column = pd.Series(texts * 1000, dtype=dtype)
+        for many in (pd.concat([column, column], ignore_index=True), pd.concat([column] * 3)):
+            which, found = distinct_values(many)
+            assert found == few[1]
+            assert which.tolist() == few[0].tolist() * (len(many) // 6)
+    which, found = distinct_values(pd.Series([*texts * 2000, "\ud800"], dtype=object))
+    assert found == [*few[1], "\ud800"]
+    assert which[-1] == 5
 
 
 def test_the_type_of_a_text_column_does_not_depend_on_its_rows():

@@ -623,8 +623,8 @@ def _distinct_texts(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any
         import pyarrow as pa  # several times as fast, but takes a while to import
 
         try:
-            texts = pa.chunked_array(pa.array(values, pa.large_string(), from_pandas=True)).combine_chunks()
-            found = texts.dictionary_encode()
+            texts = pa.array(values, pa.large_string(), from_pandas=True)
+            found = (texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts).dictionary_encode()
         except UnicodeEncodeError:  # half a surrogate pair, which Arrow cannot hold
             pass
         else:
