@@ -283,6 +283,7 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
             job = Job.load(folder / "job.toml")
             if note_complete(job, folder, str(task.run.run_id)):
                 status, details = SubStatus.COMPLETED, "the run had been completed by another attempt"
+                _log.info("run %s is complete: nothing is asked again", job.deployed.run)
                 return
             outcome = run_watched(job, folder, str(task.run.run_id), partial(_transport, grid))
             status, details = SubStatus.COMPLETED, ""
