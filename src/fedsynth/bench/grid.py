@@ -48,9 +48,10 @@ from fedsynth.bench.spec import (
     method_options,
     parse_trust,
 )
-from fedsynth.data.draft import draft_schema, guess_types
+from fedsynth.data.draft import draft_schema, guess_types, without_missing
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.read import log_findings, read_fitting, read_frame
+from fedsynth.data.sources.files import is_csv
 from fedsynth.datasets import rand_hie
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
@@ -88,7 +89,11 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     if dataset.made:
         frame: pd.DataFrame = rand_hie() if dataset.file == DEMO_DATA else named(dataset.file)()
     else:
-        frame = guess_types(read_frame(source, records=kind, strict=True))
+        frame = read_frame(source, records=kind, strict=True)
+        if is_csv(source):
+            frame = guess_types(frame)
+        else:  # types of its own
+            frame = pd.DataFrame({name: without_missing(frame[name]) for name in frame})
     frame = frame.drop(columns=list(dataset.drop))
     if dataset.labels is not None:
         frame = frame[frame[dataset.target].isin(frame[dataset.target].value_counts().index[: dataset.labels])]

@@ -167,10 +167,15 @@ def guess_types(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _guessed(values: pd.Series[Any]) -> pd.Series[Any]:
     values = readable(values)
+    return parse_text(values) if is_text(values) else without_missing(values)
+
+
+def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column with missing values in place of their usual spellings (``?``, ``NA``, ...)."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return values.cat.remove_categories([label for label in values.cat.categories if label in _MISSING])
     if is_text(values):
-        return parse_text(values)
+        return values.mask(values.isin(MISSING))
     if values.dtype == object:
         return values.map(lambda value: None if isinstance(value, str) and value in _MISSING else value)
     return values
