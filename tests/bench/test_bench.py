@@ -118,6 +118,20 @@ def test_a_domain_keeps_columns_of_one_value(tmp_path):
     assert train.schema.sizes == test.schema.sizes == (3, 2)
 
 
+def test_columns_of_a_parquet_file_have_its_types_and_those_of_a_csv_file_are_guessed(tmp_path):
+    people = pd.DataFrame({"day": ["2020-01-01", "2020-02-02", "?"] * 4, "age": ["31", "40", "52"] * 4})
+    people["sick"] = ["yes", "no"] * 6
+    people.to_parquet(tmp_path / "people.parquet")
+    people.drop(columns="day").to_csv(tmp_path / "people.csv", index=False)
+    text = SPEC.replace("bins = 8", "bins = 8, categories = 2")
+    typed, _ = training_and_test(read_spec(text.replace("people.csv", "people.parquet")), "people", tmp_path)
+    guessed, _ = training_and_test(read_spec(text), "people", tmp_path)
+    day, age, sick = typed.schema.asked
+    assert (day, age) == (Categorical("day", ("2020-01-01", "2020-02-02", "?")), Categorical("age", ("31", "40", "52")))
+    assert guessed.schema.asked[1:] == (sick,)
+    assert isinstance(guessed.schema.asked[0], Numeric)
+
+
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run the command line in this process, and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["fedsynth", "bench", *map(str, arguments)])
