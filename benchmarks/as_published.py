@@ -66,6 +66,10 @@ class PublishedRows:
         raise Unsupported("the published code cannot sample rows under conditions")
 
     @property
+    def related(self) -> None:
+        """Not known: these are rows, and no model."""
+
+    @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
         """What the rows hold for each column: codes."""
         return tuple(DrawnColumn(int(column.max()) + 1) for column in self.codes)

@@ -64,7 +64,7 @@ def fedsynth(
     *arguments: object, cwd: Path | None = None, environment: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; the environment is this process's with one thread of OpenMP, unless one is given."""
-    given = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"} if environment is None else dict(environment)
+    given = {**os.environ, "OMP_NUM_THREADS": "1"} if environment is None else dict(environment)
     words = [str(argument) for argument in arguments]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / name for name in ("out", "err")]

@@ -153,17 +153,18 @@ def fit(
     progress
         Whether to show progress bars, in a terminal or a notebook; or a callback.
 
-    The synthesizer has the run's :attr:`~fedsynth.models.synthesizer.Synthesizer.statement` and a summary of its
-    ledger. For the ledger itself, call :func:`~fedsynth.federation.simulate.federate` and the method's ``fit``. A
-    ``UserWarning`` says if the guarantee is weak, as the statement does: for a ``delta`` above 1 / rows, or an
-    unusually large ``epsilon``. Raises :class:`Unsupported` for an unknown method, trust or option, and for a method
-    that does not run under the trust; :class:`InvalidParameter` for values out of range, and for rows of persons whom
-    no column tells apart; and :class:`SchemaError` for rows that do not fit the schema.
+    The synthesizer has the run's :attr:`~fedsynth.models.synthesizer.Synthesizer.statement`, a summary of its ledger
+    and its limitations; printing it prints them. For the ledger itself, call
+    :func:`~fedsynth.federation.simulate.federate` and the method's ``fit``. A ``UserWarning`` says if the guarantee is
+    weak, as the statement does (a ``delta`` above 1 / rows, or an unusually large ``epsilon``), and which columns are
+    lost. Raises :class:`Unsupported` for an unknown method, trust or option, and for a method that does not run under
+    the trust; :class:`InvalidParameter` for values out of range, and for rows of persons whom no column tells apart;
+    and :class:`SchemaError` for rows that do not fit the schema.
     """
     from fedsynth.data.sources import plugin_of
     from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.simulate import federate, have_types
-    from fedsynth.runs.run import with_hidden_groups
+    from fedsynth.runs.limitations import with_limitations
     from fedsynth.schema import Schema
 
     if not isinstance(schema, Schema):
@@ -217,7 +218,7 @@ def fit(
         typed = have_types(sites.values(), schema, person)  # files have the types that they have
         federation = replace(federation, agreed=agreed, typed_elsewhere=typed)
         report(job.method, 0, 1)  # methods of few rounds report no steps of their own
-        made = with_hidden_groups(fitted.fit(federation), federation, target)[0]
+        made = with_limitations(fitted.fit(federation), federation, target)
         report(job.method, 1, 1)
     assert made.statement is not None
     for text in made.statement.warnings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,15 @@ def random_workload(columns: int, order: int, count: int, seed: int) -> Workload
         return every
     drawn = np.random.default_rng(seed).choice(len(every), size=count, replace=False)
     return tuple(every[index] for index in drawn)
+
+
+def related(columns: int, cliques: Iterable[Sequence[int]]) -> NDArray[np.bool_]:
+    """Return which columns are together in one of ``cliques``: a symmetric matrix, shape ``(columns, columns)``."""
+    found = np.zeros((columns, columns), dtype=bool)
+    for clique in cliques:
+        found[np.ix_(clique, clique)] = True
+    np.fill_diagonal(found, False)
+    return found
 
 
 def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:

@@ -35,6 +35,7 @@ from fedsynth.deep.vae import AutoEncoder, TabularVAE
 from fedsynth.errors import FedsynthError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
+from fedsynth.models.card import HiddenGroups, Limitations, LostColumn
 from fedsynth.models.copula import Copula, OneAxis
 from fedsynth.models.gum import GradualRows, GradualUpdate
 from fedsynth.models.mrf import MarkovRandomField
@@ -73,7 +74,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 def saved(model: Any, axes: Any) -> bytes:
-    """Return the file of a synthesizer, with a statement and a summary of its ledger."""
+    """Return the file of a synthesizer, with a statement, a summary of its ledger, and limitations."""
     stated = Statement(
         Terms(SCHEMA, Budget(1.0, 1e-6), "secure", {"min_honest": 2}),
         Cost(math.inf, 0.01),
@@ -83,8 +84,13 @@ def saved(model: Any, axes: Any) -> bytes:
         records=40.0,
     )
     releases = (Releases("sum counts", "gaussian", 1, 2, 30, 1.5, 2.5, 0.5),)
+    limits = Limitations(
+        *(40.0, 60.0, 3, ("noise drowns these tables",), ("age",)),
+        (HiddenGroups("count", "diagnosis", 1, 3, 40.0, 9.0, (("a", 9.0),)),),
+        lost=(LostColumn("wide cell", "age", "0 to 9", 0.6, "0 to 99"),),
+    )
     with tempfile.TemporaryDirectory() as folder:
-        Synthesizer(SCHEMA, tuple(axes), model, {"method": "test"}, stated, releases).save(Path(folder) / "m")
+        Synthesizer(SCHEMA, tuple(axes), model, {"method": "test"}, stated, releases, limits).save(Path(folder) / "m")
         return (Path(folder) / "m").read_bytes()
 
 

@@ -80,6 +80,7 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     assert said["ledger"]["spent"]["epsilon_at_delta"] <= 1
     assert said["warnings"] == []
     assert sorted(path.name for path in out.iterdir()) == [
+        "about.md",
         "ledger.json",
         "model.fedsynth",
         "rows.key",
@@ -501,7 +502,7 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert "Report on the synthetic version of data.csv" in (run / "report.html").read_text()
     day = datetime.date.fromisoformat(said["about"]["date"])
     assert first_day <= day <= datetime.date.today()  # at midnight, two days
-    assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": day.isoformat(), "guarantee": ""}
+    assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": day.isoformat()}
     again = answer("report", run, "--title", "Members", "--owner", "The <Office>")
     assert again["about"] == {**said["about"], "title": "Members", "owner": "The <Office>"}
     assert answer("report", run)["about"] == again["about"]  # kept, and not measured again

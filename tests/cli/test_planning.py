@@ -47,7 +47,7 @@ TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "SSLKEYL
 def fedsynth(*arguments: object) -> subprocess.CompletedProcess[str]:
     unset = {*TLS_VARIABLES, *PROXIES, *(name.upper() for name in PROXIES)}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "150"}
+    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": ""}
     return command.fedsynth(*arguments, environment=environment)
 
 

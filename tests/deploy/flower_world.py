@@ -46,7 +46,8 @@ from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
 from fedsynth.runs.job import Deployment, Job
-from fedsynth.runs.run import RunResult, run_deployed, with_hidden_groups
+from fedsynth.runs.limitations import with_limitations
+from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.site import SecureSum
@@ -197,7 +198,7 @@ def simulated(
         federation.public_sizes()  # a deployed server has to ask for them
     synthesizer = method.fit(federation)
     rows = synthesizer.sample(500, federation.rng)
-    synthesizer, _ = with_hidden_groups(synthesizer, federation)
+    synthesizer = with_limitations(synthesizer, federation)
     folder.mkdir(parents=True, exist_ok=True)
     synthesizer.save(folder / "model.fedsynth")
     rows.to_csv(folder / "synthetic.csv", index=False)

@@ -220,7 +220,7 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, method, trus
     assert product(out) == expected
     assert all(len(set(names)) == len(names) for names in grid.pushes)  # one message to a node and exchange
     assert {path.name for path in out.iterdir()} == {
-        *("synthetic.csv", "model.fedsynth", "schema.toml", "ledger.json", "transcript", "run.toml")
+        *("about.md", "synthetic.csv", "model.fedsynth", "schema.toml", "ledger.json", "transcript", "run.toml")
     }
     account = json.loads((out / "ledger.json").read_text())
     assert account["statement"]["trust"] == trust

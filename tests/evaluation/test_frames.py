@@ -87,7 +87,9 @@ def test_every_metric_can_be_asked_for_and_scores_the_same_alone():
 def test_an_unknown_metric_is_refused_with_the_nearest_spelling_and_the_list():
     with pytest.raises(InvalidParameter, match=r"'wassertein'; did you mean 'wasserstein'\?"):
         judged(metrics=["coverage", "wassertein"])
-    with pytest.raises(InvalidParameter, match=r"no metric named 'x'; choose one of validity, associations-kept"):
+    with pytest.raises(
+        InvalidParameter, match=r"no metric named 'x'; choose one of validity, means, associations-kept"
+    ):
         judged(metrics=["x"])
     with pytest.raises(InvalidParameter, match=r"'means:means' \(only fedsynth bench computes metrics of your own\)"):
         judged(metrics=["means:means"])

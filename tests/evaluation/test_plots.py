@@ -11,7 +11,7 @@ from tests.evaluation.report_example import score
 
 from fedsynth.evaluation import plots
 from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
-from fedsynth.evaluation.score import Estimate
+from fedsynth.evaluation.score import Estimate, Verdict
 
 
 def test_bars_are_as_long_as_their_shares():
@@ -131,3 +131,30 @@ def _paths(chart: plots.Chart) -> dict[str, str]:
     for mark in chart.marks:
         found[mark.css] = found.get(mark.css, "") + mark.path
     return found
+
+
+def test_on_a_ruler_values_that_differ_by_little_lie_side_by_side_at_the_best_end():
+    near = plots.ruler(score("fidelity", "x", 0.995, 1.0, best=1.0, band=math.nan))
+    assert near is not None
+    start = {mark.css: float(re.match(r"M([\d.]+)", mark.path).group(1)) for mark in near.marks}  # type: ignore[union-attr]
+    dot, tick = start["synthetic"] + 5, start["tick"]
+    assert tick == pytest.approx(near.width - 8)
+    assert near.width * 0.9 < dot < tick
+
+
+@pytest.mark.parametrize(("value", "at"), [(1.0, 212.0), (0.0, 8.0)])
+def test_a_perfect_value_lies_at_the_best_end_of_its_ruler(value, at):
+    perfect = plots.ruler(score("fidelity", "x", value, value, best=value, band=math.nan))
+    assert perfect is not None
+    tick = next(mark.path for mark in perfect.marks if mark.css == "tick")
+    assert float(re.match(r"M([\d.]+)", tick).group(1)) == pytest.approx(at)  # type: ignore[union-attr]
+
+
+def test_the_scale_of_certainty_runs_from_guessing_to_certainty():
+    cases: tuple[tuple[float, Verdict, float], ...] = ((0.5, "", 0.0), (0.75, "", 0.5), (1.0, "alarm", 1.0))
+    for certainty, verdict, share in cases:
+        chart = plots.certainty_scale(certainty, verdict)
+        (dot,) = (mark for mark in chart.marks if mark.css.startswith("dot"))
+        assert dot.css == f"dot {verdict or 'plain'}"
+        middle = float(re.match(r"M([\d.]+)", dot.path).group(1)) + 7  # type: ignore[union-attr]
+        assert middle == pytest.approx(8 + share * (chart.width - 16), abs=0.1)

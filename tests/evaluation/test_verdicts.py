@@ -19,9 +19,9 @@ from fedsynth.evaluation.dependence import (
 )
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import EvaluationTables, Score
-from fedsynth.evaluation.verdicts import with_verdict, worst
+from fedsynth.evaluation.verdicts import means, with_verdict, worst
 from fedsynth.rows import Table
-from fedsynth.schema import Numeric, Schema
+from fedsynth.schema import Categorical, Numeric, Schema
 
 
 def judged(
@@ -159,3 +159,89 @@ def test_an_evaluation_alarms_where_an_association_is_gone():
     sides[1] = correlated(1500, 5, 0.8)
     calm = evaluate(EvaluationTables(*sides), metrics=metrics, repeats=2)
     assert [one.verdict for one in calm.scores] == ["good"] * 4  # two of associations
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Means
+
+
+def amounts(values: NDArray[np.float64], persons: NDArray[np.uint64] | None = None) -> Table:
+    schema = Schema((Numeric("amount", -1e9, 1e9, missing=True), Categorical("sex", ("f", "m"))))
+    found = Table.of(schema, [values, np.arange(len(values)) % 2])
+    return found if persons is None else dataclasses.replace(found, persons=persons.astype(np.uint64))
+
+
+def means_of(real: NDArray[np.float64], synthetic: NDArray[np.float64]) -> Score:
+    found = means(amounts(real), amounts(synthetic))
+    assert found is not None
+    assert found.metric == "means"
+    return found
+
+
+RNG = np.random.default_rng(0)
+AMOUNTS = RNG.lognormal(3, 1.2, 20_000)
+ERROR = float(AMOUNTS.std(ddof=1)) / np.sqrt(len(AMOUNTS))  # about 1.4 % of the mean
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(1.0, "good"), (1.19, "good"), (1.21, "alarm"), (0.81, "good"), (0.79, "alarm"), (480.0, "alarm")],
+)
+def test_a_mean_off_by_a_fifth_alarms_and_less_does_not(factor, verdict):
+    found = means_of(AMOUNTS, AMOUNTS * factor)
+    assert found.verdict == verdict
+    assert found.off == (("amount",) if verdict == "alarm" else ())
+    assert found.synthetic.value == (0.0 if verdict == "alarm" else 1.0)
+    assert found.details["amount"] == pytest.approx((AMOUNTS.mean() * factor, AMOUNTS.mean()))
+
+
+def test_a_mean_off_by_less_than_three_standard_errors_does_not_alarm():
+    few = AMOUNTS[:200]
+    error = float(few.std(ddof=1)) / np.sqrt(len(few))
+    assert 3 * error > 0.2 * few.mean()  # so that the standard errors decide
+    for errors, verdict in ((2.9, "good"), (3.1, "alarm")):
+        assert means_of(few, few + errors * error).verdict == verdict
+    # Fewer synthetic rows scatter more: the error is then that of so many real ones.
+    fewer = np.full(100, few.mean())
+    assert means_of(few, fewer + 4 * error).verdict == "good"
+    assert means_of(few, fewer + 4.4 * error).verdict == "alarm"
+
+
+def test_a_fifth_is_of_the_size_of_values_where_they_have_both_signs():
+    centred = RNG.normal(0, 1, 100_000)  # its mean is far smaller than its values
+    assert means_of(centred, centred + 0.1).verdict == "good"
+    assert means_of(centred, centred + 0.2).verdict == "alarm"
+
+
+def test_missing_values_and_values_that_are_all_the_same():
+    gaps = np.where(np.arange(20_000) % 3 == 0, np.nan, AMOUNTS)
+    assert means_of(gaps, AMOUNTS).verdict == "good"
+    nothing = means_of(AMOUNTS, np.full(500, np.nan))
+    assert nothing.verdict == "alarm"
+    assert np.isnan(nothing.details["amount"][0])
+    zeros = np.zeros(5000)
+    assert means_of(zeros, np.append(zeros, 1.0)).verdict == "good"  # one row in 5,001
+    assert means_of(zeros, np.append(zeros, np.ones(50))).verdict == "alarm"
+    assert means(amounts(np.full(9, np.nan)), amounts(AMOUNTS)) is None
+    assert means_of(AMOUNTS, AMOUNTS[:99] * 480).verdict == ""  # too few rows to say
+
+
+def test_the_error_of_a_mean_is_over_persons_where_rows_have_them():
+    persons = np.repeat(np.arange(20, dtype=np.uint64), 50)
+    each = RNG.lognormal(3, 1, 20)
+    rows = np.repeat(each, 50)
+    off = float(each.std(ddof=1)) / np.sqrt(20) * 2.9
+    assert off > 0.2 * each.mean()
+    by_person = means(amounts(rows, persons), amounts(rows + off))
+    by_row = means(amounts(rows), amounts(rows + off))
+    assert by_person is not None
+    assert by_row is not None
+    assert (by_person.verdict, by_row.verdict) == ("good", "alarm")
+
+
+def test_an_evaluation_alarms_for_a_lost_mean_and_a_first_report_measures_it():
+    evidence = EvaluationTables(amounts(AMOUNTS), amounts(AMOUNTS * 3))
+    found = {one.metric: one for one in evaluate(evidence).scores}
+    assert found["means"].verdict == "alarm"
+    real = AMOUNTS.mean()
+    assert f"Off (real → synthetic): amount: {real:,.4g} → {3 * real:,.4g}." in found["means"].says

@@ -1,33 +1,27 @@
-"""What a run's noise hides: the recorded noise against released noise, columns, small groups, and warnings."""
+"""What stands out from a run's noise: the recorded noise against released noise, columns, and warnings."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, Faulty, counts, start, table, tables
 
-from fedsynth.data.partition import parse_partition, split
 from fedsynth.deep.fedvae import FedVAE
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.resolution import (
     DROWNED,
     UNTRAINED,
-    HiddenGroups,
     NoiseRecord,
-    SmallGroups,
     columns_carried,
     resolution,
-    small_groups,
     weakest_columns,
 )
 from fedsynth.federation.simulate import federate
@@ -35,18 +29,15 @@ from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.auto import Auto
 from fedsynth.methods.mst import MST
 from fedsynth.methods.oneshot import OneShot
+from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.dry_run import dealt, dry_run, even_rows, steep_rows
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
-from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.site import SecureSum
 from fedsynth.terms import Terms
-
-MANY = Schema(
-    (Categorical("code", tuple(f"c{at}" for at in range(40))), Categorical("sick", ("no", "yes")), Numeric("x", 0, 1))
-)
 
 
 def federation(trust: str = "trusted", sites: int = 5, budget: Budget = BUDGET, seed: int = 0) -> Federation:
@@ -96,14 +87,6 @@ def test_what_a_vault_opens_is_recorded():
     _, (std,) = vault.open(counts((SEX, REGION)), 0.3)
     assert run.noise.tables[SEX, REGION] == std
     assert resolution(run, 100).carried is None  # its selections do not pay for all pairs
-
-
-def test_without_noise_nothing_is_hidden():
-    run = federation(budget=Budget.none())
-    rows = table(500)
-    run.sum(counts((SEX,), (REGION,), (SEX, REGION)), 1.0)
-    assert small_groups(run, rows, 500.0, "sex") == SmallGroups(0.0, 0.0, 3, (), (), (), 0)
-    assert small_groups(run, rows, 500.0).lines == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -179,89 +162,6 @@ def test_the_weakest_columns_are_those_without_a_relation():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Small groups
-
-
-def drawn(shares: np.ndarray, rows: int = 10_000) -> Table:
-    """Return rows in which code k has the k-th share, and every tenth row of each code is sick."""
-    codes = np.repeat(np.arange(40), np.rint(shares * rows).astype(int))
-    sick = (np.arange(len(codes)) % 10 == 0).astype(np.uint8)
-    return Table(MANY, (codes.astype(np.uint8), sick, np.zeros(len(codes), np.uint8)))
-
-
-def record(run: Federation, value: float, crossing: float) -> Federation:
-    tables = {(0,): value, (1,): value, (0, 1): crossing, (0, 2): crossing, (1, 2): crossing}
-    return dataclasses.replace(run, terms=dataclasses.replace(run.terms, schema=MANY), noise=NoiseRecord(tables=tables))
-
-
-def test_groups_below_twice_their_noise_are_named_with_most_rows_first():
-    shares = np.full(40, 20 / 10_000)  # 40 rows each of 20,000: 2 standard deviations of 20 are just enough
-    shares[0], shares[1], shares[2] = 0.70, 0.10, 0.001  # 14,000, 2,000 and 20 rows
-    shares[3] = 1 - shares.sum() + shares[3]
-    run = record(federation(), 20.0, 60.0)
-    found = small_groups(run, drawn(shares), 20_000.0, "sick")
-    assert (found.value, found.crossing, found.carried, found.others) == (40.0, 120.0, None, 0)
-    count, crossings, *others = found.groups
-    assert count == HiddenGroups("count", "code", 1, 40, 40.0, 20.0, (("c2", 20.0),))
-    assert crossings.kind == "crossings"
-    assert (crossings.hidden, crossings.below, crossings.rows) == (36, 120.0, 36 * 40.0)
-    assert [rows for _, rows in crossings.names] == [40.0] * 3
-    assert others == []  # the large codes have 200 sick rows and more
-    assert found.lines[0] == (
-        "the smallest groups that stand out from the noise: 40 rows for a value of one column, 120 rows for a crossing "
-        "of two"
-    )
-    assert found.lines[1] == "hidden by noise: code: the counts of 1 of 40 values (below 40 rows): c2 (20)"
-
-    (target,) = [
-        group
-        for group in small_groups(record(run, 1.0, 150.0), drawn(shares), 20_000.0, "sick").groups
-        if group.kind == "target"
-    ]
-    assert target.column == "code and sick"
-    assert target.names == (("c3, yes", 254.0), ("c1, yes", 200.0))
-
-
-def test_at_most_ten_lines_and_what_is_left_out_is_counted():
-    schema = Schema(tuple(Categorical(f"c{at}", tuple(range(30))) for at in range(12)))
-    rng = np.random.default_rng(1)
-    rows = Table(schema, tuple(np.minimum(rng.geometric(0.3, 5000) - 1, 29).astype(np.uint8) for _ in range(12)))
-    run = federation()
-    run = dataclasses.replace(
-        run,
-        terms=dataclasses.replace(run.terms, schema=schema),
-        noise=NoiseRecord(
-            tables={(at,): 20.0 for at in range(12)} | {(a, b): 90.0 for a in range(12) for b in range(a + 1, 12)}
-        ),
-    )
-    found = small_groups(run, rows, 5000.0, "c0")
-    assert [group.kind for group in found.groups] == ["count"] * 3 + ["crossings"] * 3 + ["target"] * 2
-    assert len(found.lines) == 10
-    assert found.others == 12 + 12 + 11 - 8
-    assert found.lines[-1] == "and 27 more columns or pairs"
-
-
-def test_the_groups_of_a_run_are_below_the_noise_and_large_ones_are_not_listed():
-    """A run of the default method: each group that is listed is below twice the noise of its own counts in real rows,
-    but for what noise and model do to the estimates (5 standard deviations)."""
-    rng = np.random.default_rng(2)
-    code = np.minimum(rng.geometric(0.2, 12_000) - 1, 39).astype(np.uint8)
-    sick = (rng.random(12_000) < np.where(code < 3, 0.5, 0.1)).astype(np.uint8)
-    rows = MANY.encode(MANY.decode([code, sick, np.zeros(12_000, np.uint8)], rng))
-    run = federate(
-        split(rows, 5, parse_partition("iid", MANY), rng), MANY, Budget(0.3, 1e-6), trust=SecureSum(), seed=3
-    )
-    synthesizer = Auto(target=MANY.names[1]).fit(run)
-    found = small_groups(run, synthesizer.sample_table(12_000, rng), synthesizer.model.total, "sick")
-    listed = {group.column: group for group in found.groups if group.kind == "count"}
-    real = np.sort(np.bincount(code, minlength=40))
-    noise = run.noise.tables[(0,)]
-    assert np.sum(real < noise) <= listed["code"].hidden <= np.sum(real < 7 * noise)
-    assert listed["code"].below == 2 * noise
-    assert "sick" not in listed
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Warnings
 
 
@@ -327,9 +227,10 @@ def test_training_under_noise_is_told_of_before_anything_is_asked(caplog, tmp_pa
         done = run_simulated(job, tmp_path / "run", progress=lambda *_: told.append(len(caplog.records)))
     assert [one.getMessage()[:28] for one in caplog.records] == ["noise drowns this training: "]
     assert told[0] == 1
-    assert done.hidden.warnings[0].startswith("noise drowns this training")
-    assert msgspec.convert(done.synthesizer.info["resolution"], SmallGroups) == done.hidden
-    assert json.dumps(done.synthesizer.info)
+    limits = load(done.folder / "model.fedsynth").limitations
+    assert limits == done.synthesizer.limitations
+    assert limits is not None
+    assert limits.warnings[0].startswith("noise drowns this training")
 
 
 def test_the_recorded_noise_of_training_is_that_of_the_mean_gradient(monkeypatch):

@@ -21,6 +21,7 @@ from fedsynth.privacy.cost import (
     ProtectedChange,
     Sensitivity,
     Unit,
+    best_guess,
     epsilon_of,
     protect,
     rho_of,
@@ -257,3 +258,49 @@ def test_an_exactly_spent_budget_is_not_refused_for_rounding():
 def test_units_that_protect_nobody_are_refused(unit):
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(unit, Unit)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The best attacker
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8),
+    st.floats(0, 3),
+)
+def test_nobody_guesses_better_than_the_bound_between_any_two_laws(weights, epsilon):
+    """Two laws are (epsilon, delta)-DP at their own delta, and the best attacker is right that often at most."""
+    p, q = (np.array(side) + 1e-9 for side in zip(*weights, strict=True))
+    p, q = p / p.sum(), q / q.sum()
+    delta = max(np.maximum(one - np.exp(epsilon) * two, 0).sum() for one, two in ((p, q), (q, p)))
+    right = np.maximum(p, q).sum() / 2  # the likelier table at each outcome, at even odds
+    assert right <= best_guess(epsilon, float(delta)) + 1e-12
+
+
+def test_the_bound_on_guesses_is_attained():
+    for epsilon, delta in ((0.0, 0.0), (1.0, 0.0), (1.0, 0.01), (0.1, 0.5)):
+        odds = math.exp(epsilon)
+        slack = (1 - delta) / (1 + odds)
+        p = np.array([delta, 0.0, odds * slack, slack])  # randomised response that tells the truth with delta
+        q = np.array([0.0, delta, slack, odds * slack])
+        assert p.sum() == pytest.approx(1)
+        assert np.maximum(p - odds * q, 0).sum() == pytest.approx(delta)
+        assert np.maximum(p, q).sum() / 2 == pytest.approx(best_guess(epsilon, delta))
+    assert best_guess(1.0, 1.0) == 1.0
+    assert best_guess(math.inf, 0.0) == 1.0
+
+
+def test_a_belief_beyond_the_bound_is_as_rare_as_the_docstring_says():
+    """Of a normal release that is (1, 1e-6)-DP, at beliefs above e^t / (1 + e^t)."""
+    rho = rho_of(1.0, 1e-6)
+    shift = math.sqrt(2 * rho)
+    for above in (1.2, 2.0, 5.0):
+        rare = math.erfc((above / shift - shift / 2) / math.sqrt(2)) / 2  # P(log(P / Q) > t) under P
+        assert rare <= 1e-6 / (1 - math.exp(1.0 - above))
+
+
+def test_what_stays_hidden_is_named_by_unit_and_neighbours():
+    assert ProtectedChange().unknown == "whether any one row is in the data"
+    assert ProtectedChange(Unit(3, 2)).unknown == "whether any one person's rows are in the data"
+    assert ProtectedChange(neighbours="replace").unknown == "which of two rows is in the data"
+    assert ProtectedChange(Unit(3), "replace").unknown == "which of two persons' rows are in the data"

@@ -291,7 +291,7 @@ def _fail(kind: str, message: str, code: int, json_: bool, hint: str = "") -> No
 
         print(json.dumps({"error": kind, "message": message, "exit_code": code}))
     else:
-        from fedsynth.cli.options import harmless
+        from fedsynth.cli.layout import tell
 
-        print(f"fedsynth: {harmless(message)}{hint}", file=sys.stderr)
+        tell(f"fedsynth: {message}{hint}", sys.stderr)
     raise SystemExit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,8 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields, spelled
-from fedsynth.cli.options import harmless, say, score_table
+from fedsynth.cli.layout import tell
+from fedsynth.cli.options import say, score_table
 from fedsynth.files import Records, load_object, write_whole
 from fedsynth.plugins import named
 from fedsynth.privacy.device import Device, computing_on
@@ -23,6 +25,7 @@ from fedsynth.runs.job import DEMO_DATA, Job
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
+    from fedsynth.runs.run import SimulatedRun
 
 _RARE = (
     *("records", "seed", "rows", "workload", "public_sizes", "sites_per_person", "person", "format"),
@@ -263,7 +266,7 @@ def methods(*, json_: bool = False) -> None:
     for one in listing:
         named = " ".join(f"{option}={value}" for option, value in one["options"].items())
         needs = f"trusts: {', '.join(one['trusts'])}" + ("; needs fedsynth[deep]" if one["trains"] else "")
-        print(f"{one['name']:16} {one['summary']}\n{'':16} {needs}; options: {named}")
+        tell(f"{one['name']:16}  {one['summary']}\n{'':16}  {needs}; options: {named}")
 
 
 def schema_draft(
@@ -317,10 +320,12 @@ def schema_draft(
     else:
         for column, notes in draft.notes.items():
             for note in notes:
-                print(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
+                tell(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
         rest = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
-        print(f"\n{errors.number_of(len(draft.schema.names), 'column')} in {out}{rest}.", end=" ")
-        print("This DRAFT is derived from rows: edit it before sharing.")
+        tell(
+            f"\n{errors.number_of(len(draft.schema.names), 'column')} in {out}{rest}. This DRAFT is derived from rows: "
+            "edit it before sharing."
+        )
 
 
 def schema_check(file: str, /, *, schema: Path, records: Records | None = None, json_: bool = False) -> int | None:
@@ -363,26 +368,28 @@ def schema_check(file: str, /, *, schema: Path, records: Records | None = None, 
         )
     else:
         for problem in report.problems:
-            print(f"- {problem}")
+            tell(f"- {problem}")
         for warning in formula_warnings(agreed):
-            print(f"- WARNING: {harmless(warning)}")
+            tell(f"- WARNING: {warning}")
         if report.readable:
             left_out = f", {report.left_out} of them left out; the file {'fits' if report.ok else 'does not fit'}"
         else:
             left_out = ", none of which can be used: a column is missing or cannot be read; the file does not fit"
-        print(f"{errors.number_of(report.rows, 'row')}{left_out} {schema} (schema digest {agreed.digest[:12]})")
+        tell(f"{errors.number_of(report.rows, 'row')}{left_out} {schema} (schema digest {agreed.digest[:12]})")
     return None if report.ok else 3
 
 
 def _report(
-    job: Any,
-    outcome: Any,
+    job: Job,
+    outcome: SimulatedRun,
     out: Path,
     json_: bool,
     evaluation: Evaluation | None,
     page: Path | None = None,
     unmeasured: str = "",
 ) -> None:
+    from fedsynth.privacy.cost import to_json
+
     scores = [] if evaluation is None else list(evaluation.scores)
     if json_:
         facts = {
@@ -398,35 +405,54 @@ def _report(
             "ledger": outcome.ledger.to_json(),
             "statement": outcome.statement.to_json(),
             "warnings": outcome.statement.warnings,
-            "resolution": outcome.synthesizer.info["resolution"],
+            "limitations": to_json(outcome.synthesizer.limitations),
             "report": None if page is None else str(page),
         }
         print(json.dumps(facts))
         return
-    if outcome.rows.schema.drafted:
-        print(
-            "WARNING: the schema is a draft derived from the data. The guarantee below does NOT cover its bounds and\n"
-            "categories. For anything but a trial, edit the schema, delete its line draft = true, and pass --schema.\n"
-        )
-    if outcome.rows.left_out:
-        lost = outcome.rows.left_out
-        print(f"rows that do not fit the schema and were left out: {lost}; see `fedsynth schema check`\n")
-    made, columns = outcome.synthetic.shape
-    print(f"{errors.number_of(made, 'synthetic row')} of {errors.number_of(columns, 'column')}")
-    if redrawn := _redrawn(outcome.synthetic.attrs.get("redrawn", 0.0)):
-        print(redrawn)
-    print(f"by {job.method} over {errors.number_of(job.sites, 'site')} ({job.partition}), trust: {job.trust}\n")
-    print(outcome.ledger)
-    print()
-    print(outcome.statement.text)
-    if outcome.hidden.lines:
-        print("\n" + "\n".join(outcome.hidden.lines))
-    if outcome.lost:
-        print(f"sites that dropped out: {', '.join(outcome.lost)}")
+    tell("\n\n".join(filter(None, _result(job, outcome))))
     if scores:
-        print("\n" + score_table(scores) + (f"\n{unmeasured}" if unmeasured else ""))
-        print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
+        alarms = "".join(f"\nALARM: {one.name}: {one.says}" for one in scores if one.verdict == "alarm")
+        tell(
+            f"\n{score_table(scores)}{alarms}\n{unmeasured}".rstrip()
+            + "\n(computed on real rows, which only a simulation has: "
+            "these scores are not private, do not publish them)"
+        )
     else:
-        print(f"\nNo scores were computed: {unmeasured}")
-    print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
-    print(f"Open {page}" if page is not None else f"Next: fedsynth report {out}")
+        tell(f"\nNo scores were computed: {unmeasured}")
+    tell(f"\nIn {out}/: {', '.join(sorted(path.name for path in out.iterdir()))}")
+    tell(f"Open {page}" if page is not None else f"Next: fedsynth report {out}")
+
+
+def _result(job: Job, outcome: SimulatedRun) -> Iterator[str]:
+    """Yield the summary of a simulated run in paragraphs, without its scores; what is lost comes first."""
+    from fedsynth.models.card import certainty_text
+
+    limits = outcome.synthesizer.limitations
+    if outcome.rows.schema.drafted:
+        yield (
+            "WARNING: the schema is a draft derived from the data. The guarantee below does NOT cover its bounds and "
+            "categories. For anything but a trial, edit the schema, delete its line draft = true, and pass --schema."
+        )
+    if lost := outcome.rows.left_out:
+        yield f"rows that do not fit the schema and were left out: {lost}; see `fedsynth schema check`"
+    if limits is not None:
+        yield "\n".join(limits.loud)
+    made, columns = outcome.synthetic.shape
+    yield "\n".join(
+        filter(
+            None,
+            [
+                f"{errors.number_of(made, 'synthetic row')} of {errors.number_of(columns, 'column')}",
+                _redrawn(outcome.synthetic.attrs.get("redrawn", 0.0)),
+                f"by {job.method} over {errors.number_of(job.sites, 'site')} ({job.partition}), trust: {job.trust}",
+                f"sites that dropped out: {', '.join(outcome.lost)}" if outcome.lost else "",
+            ],
+        )
+    )
+    yield str(outcome.ledger)
+    card = outcome.synthesizer.card
+    proved = [] if card.guarantee is None else [certainty_text(card.certainty, card.unknown)]
+    yield "\n".join([*proved, outcome.statement.text])
+    if limits is not None:
+        yield "\n".join(limits.quiet)

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from fedsynth.cli.layout import harmless, tell
 from fedsynth.errors import explained
 from fedsynth.privacy.device import Device
+from fedsynth.text import table
 
 if TYPE_CHECKING:
     from fedsynth.deploy.host.checks import PreflightCheck
@@ -70,7 +72,10 @@ class Shared(msgspec.Struct, frozen=True):
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:
     """Print ``facts`` as a JSON object if ``json_`` is true, else ``text``."""
-    print(json.dumps(facts) if json_ else harmless(text))
+    if json_:
+        print(json.dumps(facts))
+    else:
+        tell(text)
 
 
 def confirm(question: str) -> bool:
@@ -79,11 +84,6 @@ def confirm(question: str) -> bool:
         return input(f"{question} [y/N]: ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
-
-
-def harmless(text: str) -> str:
-    """Return a message without control characters: it may quote files that others sent."""
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 class _Lines(logging.Formatter):
@@ -177,13 +177,10 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 def score_table(scores: list[Any]) -> str:
     """Return scores (:class:`~fedsynth.evaluation.score.Score`) as a table of text, each beside that of real rows."""
-    width = max([len(score.name) for score in scores], default=0)
-    lines = [f"{'how good it is':{width}} {'synthetic':>10} {'reference':>10}  reference is"]
-    for score in scores:
-        lines.append(
-            f"{score.name:{width}} {score.synthetic.value:10.4f} {score.reference.value:10.4f}  {score.reference_is}"
-        )
-    return "\n".join(lines)
+    numbers = [("how good it is", "synthetic", "reference")]
+    numbers += [(one.name, f"{one.synthetic.value:.4f}", f"{one.reference.value:.4f}") for one in scores]
+    meanings = ["reference is", *(one.reference_is for one in scores)]
+    return "\n".join(f"{line}  {is_}" for line, is_ in zip(table(numbers).splitlines(), meanings, strict=True))
 
 
 def check_text(checks: Sequence[PreflightCheck]) -> str:

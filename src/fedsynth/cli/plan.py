@@ -14,13 +14,15 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
+from fedsynth.cli.layout import tell, text_width
 from fedsynth.cli.options import say
 from fedsynth.privacy.cost import ROUNDING, in_full, rounded_up
 from fedsynth.progress import shown
 from fedsynth.runs.job import Job
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, OverflowMethod
+    from rich.table import Table
 
     from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.query import Extent
@@ -150,7 +152,7 @@ def plan(
         return
     _tell(found, agreed)
     if out is not None:
-        print(f"\n{_plan_text(found[0].plan)}\nWritten to {out}: send it to every site's data steward.")
+        tell(f"\n{_plan_text(found[0].plan)}\nWritten to {out}: send it to every site's data steward.")
 
 
 def advise(
@@ -241,88 +243,79 @@ def _whole(option: str, number: float) -> int:
 
 
 def _console() -> Console:
-    """Return a console as wide as the terminal; wide enough for one line a row where output goes elsewhere."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, 140))
+    return Console(width=text_width())
+
+
+def _table(title: str, *headings: str) -> Table:
+    """Return an empty table of which only the methods and what is released are texts; numbers are never broken."""
+    from rich.table import Table
+
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in headings:
+        text = heading in ("method", "released")
+        overflow: OverflowMethod = "fold" if text else "ellipsis"
+        table.add_column(heading, justify="left" if text else "right", no_wrap=not text, overflow=overflow)
+    return table
 
 
 def _tell(found: Sequence[Forecast], schema: Schema) -> None:
-    from rich.table import Table
-
     from fedsynth.federation.policy import Policy
+    from fedsynth.models.card import smallest_groups
 
     console = _console()
-    costs = Table(title=f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}", box=None)
-    for heading in (
-        "method",
-        "sites",
-        "trust",
-        "epsilon",
-        "exchanges",
-        "messages a site",
-        "KiB to a site",
-        "KiB from a site",
-        "KiB stored",
-    ):
-        costs.add_column(heading, justify="left" if heading in ("method", "trust") else "right")
-    costs.add_column("epsilon spent", justify="right")
-    noise = Table(title="Standard deviation of the noise in a cell, in the units of the answer", box=None)
-    for heading in ("method", "sites", "epsilon", "released", "times", "cells", "sd in a cell"):
-        noise.add_column(heading, justify="left" if heading in ("method", "released") else "right")
+    case = ("method", "sites", "trust", "epsilon")
+    head = f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}"
+    rounds = _table(head, *case, "exchanges", "messages a site", "epsilon spent")
+    sizes = _table("Bytes of these messages", *case, "KiB to a site", "KiB from a site", "KiB stored")
+    noise = _table(
+        "Standard deviation of the noise in a cell, in the units of the answer",
+        *(*case, "released", "times", "cells", "sd in a cell"),
+    )
     for one in found:
-        case = (one.plan.method, str(one.plan.sites), f"{one.plan.budget.epsilon:g}")
-        costs.add_row(
-            *case[:2],
-            one.plan.trust,
-            case[2],
-            _span(one.exchanges, "{:.0f}"),
-            _span(one.messages, "{:.0f}"),
-            _span(one.down, "{:.1f}", 1024),
-            _span(one.up, "{:.1f}", 1024),
-            _span(one.stored, "{:.0f}", 1024),
-            _span(one.epsilon, "{:.4g}"),
-        )
+        named = (one.plan.method, str(one.plan.sites), one.plan.trust, f"{one.plan.budget.epsilon:g}")
+        spans = _span(one.exchanges, "{:.0f}"), _span(one.messages, "{:.0f}"), _span(one.epsilon, "{:.4g}")
+        rounds.add_row(*named, *spans)
+        spans = _span(one.down, "{:.1f}", 1024), _span(one.up, "{:.1f}", 1024), _span(one.stored, "{:.0f}", 1024)
+        sizes.add_row(*named, *spans)
         for kind in one.noise:
             what = f"{kind.verb} {kind.kind}" + (" (an example)" if one.chosen else "")
-            noise.add_row(*case, what, str(kind.times), str(kind.cells), _span(kind.std, "{:.4g}"))
-    console.print(costs)
-    console.print(
-        "A range is least - typical - most; it depends on the rows or on the sites drawn into cohorts. Bytes are those "
+            noise.add_row(*named, what, str(kind.times), str(kind.cells), _span(kind.std, "{:.4g}"))
+    console.print(rounds)
+    console.print(sizes)
+    tell(
+        "A range is least-typical-most; it depends on the rows or on the sites drawn into cohorts. Bytes are those "
         "of fedsynth's messages, without TLS.\n"
     )
     console.print(noise)
     for one in found:
-        said = [one.resolution.text] if one.resolution.text else []
-        for line in [*said, *(f"WARNING: {warning}" for warning in one.resolution.warnings)]:
-            console.print(f"\n{one.plan.method}: {line}", markup=False, highlight=False)
+        smallest = "; ".join(smallest_groups(one.resolution.value, one.resolution.crossing))
+        said = [smallest, *(f"WARNING: {warning}" for warning in one.resolution.warnings)]
+        for line in filter(None, said):
+            tell(f"\n{one.plan.method}: {line}")
         if one.servers.high:
-            console.print(
+            tell(
                 f"\n{one.plan.method}: the three servers send {_span(one.servers, '{:.1f}', 2**20)} MiB together, and "
                 f"each needs {_span(one.servers_seconds, '{:.0f}')} CPU seconds for selections (as measured for 161 "
-                "candidates).",
-                markup=False,
+                "candidates)."
             )
         if one.largest > Policy.largest_message:
-            console.print(
+            tell(
                 f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites accept by "
                 "default: make the network smaller, or have every site's steward write largest_message = "
-                f"{one.largest * 5 // 4} into [policy] of site.toml",
-                markup=False,
+                f"{one.largest * 5 // 4} into [policy] of site.toml"
             )
         if one.stored.high > Policy.largest_stored:
-            console.print(
+            tell(
                 f"\n{one.plan.method} makes a site whose rows are counted or streamed store up to "
                 f"{one.stored.high / 2**20:.0f} MiB, more than sites do by default: every such site's steward writes "
-                f"largest_stored = {math.ceil(one.stored.high)} into [policy] of site.toml",
-                markup=False,
+                f"largest_stored = {math.ceil(one.stored.high)} into [policy] of site.toml"
             )
         if missing := sorted({slot.verb for slot in one.plan.slots} - set(Policy.verbs)):
-            console.print(
+            tell(
                 f"\n{one.plan.method} asks questions that sites do not answer by default: every site's steward writes "
-                f"verbs = {json.dumps([*Policy.verbs, *missing])} into [policy] of site.toml",
-                markup=False,
+                f"verbs = {json.dumps([*Policy.verbs, *missing])} into [policy] of site.toml"
             )
 
 
@@ -347,8 +340,8 @@ def _tell_advice(found: AdviceTable, setting: str, wanted: float | None) -> None
     console.print(errors_)
     for one in found.methods:
         for warning in one.resolution.warnings if one.resolution else ():
-            console.print(f"\nWARNING: {one.method}: {warning}", markup=False, highlight=False)
-    console.print(
+            tell(f"\nWARNING: {one.method}: {warning}")
+    tell(
         f"\nThese figures are of {found.tables} random tables of {found.made_rows:,} rows made from the schema. "
         "No real row was read, and real rows may do better or worse. Errors are mean L1 distances of marginals (0 to "
         "2): the median and the range over the random tables. The smallest cell is twice the noise of a released "
@@ -363,7 +356,7 @@ def _error(of: ForecastRange | None) -> str:
 
 def _span(of: ForecastRange, form: str, unit: float = 1.0) -> str:
     low, typical, high = (form.format(value / unit) for value in (of.low, of.typical, of.high))
-    return typical if of.settled else f"{low} - {typical} - {high}"
+    return typical if of.settled else f"{low}-{typical}-{high}"
 
 
 def _tables(most: Extent) -> str:

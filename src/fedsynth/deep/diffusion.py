@@ -508,6 +508,10 @@ class TabularDiffusion:
         return RejectionSampler(model, others) if others else model
 
     @property
+    def related(self) -> None:
+        """Not known: a network draws whole rows."""
+
+    @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
         """Tokens, and places in those of numbers."""
         return self.layout.drawn_columns

@@ -341,6 +341,10 @@ class TabularGAN:
         return kept(self, self.layout, evidence)
 
     @property
+    def related(self) -> None:
+        """Not known: a network draws whole rows."""
+
+    @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
         """Tokens, and places in those of numbers."""
         return self.layout.drawn_columns

@@ -158,6 +158,10 @@ class TabularVAE:
         return kept(self, self.layout, evidence)
 
     @property
+    def related(self) -> None:
+        """Not known: a network draws whole rows."""
+
+    @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:
         """Tokens, and places in those of numbers."""
         return self.layout.drawn_columns

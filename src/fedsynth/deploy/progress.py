@@ -170,9 +170,9 @@ class WorkAdvanced(_Event, frozen=True, kw_only=True, tag="advanced"):
 class AttemptEnded(_Event, frozen=True, kw_only=True, tag="ended"):
     """Event: an attempt has ended, with a result or with an error.
 
-    After success, ``exit_code`` is 0, ``headline`` and ``warnings`` are from the privacy statement, and ``lost`` names
-    sites that missed a round. After an error, ``exit_code`` is that of the command line, and ``error`` the name of its
-    class ("Fault" for a bug, "Stopped" if the operator stopped it).
+    After success, ``exit_code`` is 0, ``headline`` is that of the privacy statement, ``warnings`` are those of the
+    result, and ``lost`` names sites that missed a round. After an error, ``exit_code`` is that of the command line, and
+    ``error`` the name of its class ("Fault" for a bug, "Stopped" if the operator stopped it).
     """
 
     exit_code: int
@@ -338,7 +338,7 @@ def run_watched(
             exit_code=0,
             folder=str(outcome.folder),
             headline=outcome.statement.headline,
-            warnings=outcome.statement.warnings,
+            warnings=outcome.warnings,
             lost=outcome.lost,
         )
     return outcome

@@ -32,9 +32,10 @@ from fedsynth.evaluation.score import (
 )
 from fedsynth.evaluation.suites import find_suite, one_thread
 from fedsynth.evaluation.utility import utility
-from fedsynth.evaluation.verdicts import with_verdict
+from fedsynth.evaluation.verdicts import means, with_verdict
 from fedsynth.files import write_whole
-from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
+from fedsynth.models.card import ModelCard
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, ProtectedChange, Unit
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema.misfits import with_lines
@@ -52,16 +53,12 @@ LogLikelihood = Callable[[Table], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class ReportTitle:
-    """Title block of a report; ``date`` (of the measurement) is in ISO 8601, and an unknown field is empty.
-
-    ``guarantee`` is the statement of the synthesizer, of a report that is not about a run.
-    """
+    """Title block of a report; ``date`` (of the measurement) is in ISO 8601, and an unknown field is empty."""
 
     title: str = ""
     owner: str = ""
     data: str = ""
     date: str = ""
-    guarantee: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,10 @@ class Evaluation:
     ``rows`` maps "real", "synthetic" and "holdout" to numbers of rows, and ``persons`` "real" and "holdout" to numbers
     of persons (empty if nothing says which rows are of one person). ``target`` is "" for none; ``first`` says that only
     a first report was measured. ``notes`` are sentences on how rows were drawn, and on what was not measured and why.
-    ``attacked`` is :attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`. None of it is differentially private: it
-    is computed from real rows without noise.
+    ``attacked`` is :attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`, ``unknown`` what the table's guarantee
+    hides, in words, ``guarantee`` the (epsilon, delta) that
+    was stated for the table, and ``card`` that of the synthesizer that drew the rows; ``None`` without one. None of it
+    is differentially private: it is computed from real rows without noise.
     """
 
     scores: tuple[Score, ...]
@@ -83,6 +82,9 @@ class Evaluation:
     about: ReportTitle = ReportTitle()
     persons: Mapping[str, int] = field(default_factory=dict)
     attacked: str = "the presence of one row"
+    unknown: str = "whether any one row is in the data"
+    guarantee: tuple[float, float] | None = None
+    card: ModelCard | None = None
     first: bool = False
 
     @property
@@ -210,6 +212,8 @@ def evaluate(
     seen = evidence if fitted is None else replace(evidence, real=fitted)
     _warn_of_seen_rows(seen)
     scores: list[Score] = _validity(evidence) if "validity" in wanted else []
+    if "means" in wanted and (found_means := means(evidence.real, evidence.synthetic)):
+        scores.append(found_means)
     said: list[str] = []
     if _COMPARED & set(wanted):
         trials = list(evidence.trials(repeats, max_rows, seed))
@@ -298,6 +302,8 @@ def evaluate(
             if table is not None and evidence.by_person
         },
         attacked=bounds.attacked,
+        unknown=ProtectedChange(unit, neighbours).unknown,
+        guarantee=bounds.guarantee,
         first=first,
     )
 
@@ -326,6 +332,8 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
     why = [reason.rstrip(".") for reason in reasons]
     if "likelihood" in unmeasured:
         why.append("a likelihood needs hold-out rows and a model that has a likelihood")
+    if "means" in unmeasured:
+        why.append("there is no numeric column with a known value")
     if "validity" in unmeasured:
         why.append("the schema has no rule, and the tables no derived column, so there is nothing to check")
     if _COMPARED & set(unmeasured):

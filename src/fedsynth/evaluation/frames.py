@@ -76,14 +76,15 @@ def evaluate(
         raise InvalidParameter("holdout is the frame that was fitted to; pass rows held out before (fs.split)")
     real = pd.concat(sites, ignore_index=True) if isinstance(train, Mapping) else train
     neighbours: Neighbours = "add-remove"
-    said = ""
+    card = None
     if isinstance(synthetic, Synthesizer):
         schema, stated = synthetic.schema, synthetic.statement
         log_likelihood = log_likelihood or synthetic.log_likelihood
         if stated is not None and guarantee is None:
             unit, neighbours = stated.terms.unit, stated.terms.neighbours
-            guarantee = stated.limit if stated.private and not stated.seeded else None
-        said = "" if stated is None else str(stated)
+            proved = stated.private and not stated.seeded
+            guarantee = replace(stated.limit, epsilon=stated.epsilon) if proved else None
+        card = synthetic.card
         synthetic = synthetic.sample(len(real), seed)
     if schema is None:
         raise InvalidParameter("a frame of synthetic rows needs the schema that the sites agreed on: pass schema=...")
@@ -112,7 +113,7 @@ def evaluate(
             seed=seed,
             progress=report,
         )
-    return replace(found, about=ReportTitle(date=datetime.date.today().isoformat(), guarantee=said))
+    return replace(found, about=ReportTitle(date=datetime.date.today().isoformat()), card=card)
 
 
 def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema, person: str = "") -> Table:

@@ -594,6 +594,7 @@ def spent(run: FinishedRun) -> float:
 METRICS: dict[str, Metric] = {
     # of evaluations, in the order of a report
     "validity": Metric("rows that break a rule", 0.0),
+    "means": Metric("means kept", 1.0),
     "associations-kept": Metric("strong associations kept", 1.0, _associations_kept),
     "correlations-kept": Metric("strong correlations kept", 1.0, _correlations_kept),
     "heaps": Metric("heaps kept", 1.0, _heaps),
@@ -667,7 +668,7 @@ METRICS: dict[str, Metric] = {
 EVALUATED = tuple(name for name, one in METRICS.items() if one.title)
 """The names of the metrics that :func:`fedsynth.evaluation.evaluate.evaluate` knows."""
 FIRST = (
-    *("validity", "associations-kept", "correlations-kept", "heaps", "quantiles", "column-similarity"),
+    *("validity", "means", "associations-kept", "correlations-kept", "heaps", "quantiles", "column-similarity"),
     *("pair-similarity", "missing-values-similarity", "workload-error", "likelihood", "learning", "exact-matches"),
 )
 """The metrics of a first report: what costs seconds, and shows what is lost."""

@@ -13,7 +13,8 @@ from html import escape
 
 from fedsynth.errors import number_of
 from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
-from fedsynth.evaluation.score import Score
+from fedsynth.evaluation.score import Score, Verdict
+from fedsynth.models.card import percent_up
 
 LINES = 8  # number of line colours
 LEVELS = 10  # steps of colour to each side of zero in a heat map
@@ -23,6 +24,8 @@ _CHARACTER = 6.4  # mean width of a character of the axis text
 _SLOT = 32.0  # width for a separate bar (atom or tail) in a histogram
 _ROOM = 160.0  # least width for two texts above the bins of a histogram
 _LEAST = 1.5  # least height of a bar, so that a tail of few rows is visible
+_SHORTEST = 0.1  # of a ruler: share of the largest value on it
+_VERDICTS: tuple[Verdict, ...] = ("alarm", "review", "good")
 _ROLES = ("value", "below", "bin", "above", "missing")
 _NAMES = 15  # characters of a column's name beside a heat map
 
@@ -389,10 +392,43 @@ def colour_limit(matrices: Associations) -> float:
     return max(0.1, math.ceil(max(off, default=0.0) * 10 - 1e-9) / 10)
 
 
+def gauge(verdict: Verdict) -> Chart:
+    """Return a scale of the three verdicts, from alarm to good, with a dot in the zone of ``verdict``.
+
+    The scale orders verdicts and measures nothing: a score's own value has another scale in each metric.
+    """
+    width, wide, y = 260.0, 260.0 / len(_VERDICTS), 12.0
+    marks = [Mark(f"zone {zone}", _box(at * wide + 1, y - 6, wide - 2, 12)) for at, zone in enumerate(_VERDICTS)]
+    texts = [Text((at + 0.5) * wide, y + 22, zone, "middle") for at, zone in enumerate(_VERDICTS)]
+    middle = (_VERDICTS.index(verdict) + 0.5) * wide
+    marks.append(Mark(f"dot {verdict}", f"M{middle - 7:.4g} {y:g}a7 7 0 1 0 14 0a7 7 0 1 0 -14 0z"))
+    return Chart(width, 38, f"On the scale alarm, review, good: {verdict}", tuple(marks), tuple(texts))
+
+
+def certainty_scale(certainty: float, verdict: Verdict) -> Chart:
+    """Return a line from guessing (50 %) to certainty (100 %) with the best attacker's ``certainty`` (1/2 to 1) on it.
+
+    The dot has the colour of ``verdict``, or its own without one.
+    """
+    width, y, inset = 260.0, 12.0, 8.0
+    at = inset + (width - 2 * inset) * (2 * certainty - 1)
+    marks = (
+        Mark("rule", _line(inset, y, width - inset, y)),
+        Mark("tick", _line(inset, y - 7, inset, y + 7)),
+        Mark("tick", _line(width - inset, y - 7, width - inset, y + 7)),
+        Mark("whisker", _line(inset, y, at, y)),
+        Mark(f"dot {verdict or 'plain'}", f"M{at - 7:.4g} {y:g}a7 7 0 1 0 14 0a7 7 0 1 0 -14 0z"),
+    )
+    texts = (Text(0, y + 22, "50 % guessing"), Text(width, y + 22, "certain 100 %", "end"))
+    label = f"The best attacker is right in at most {percent_up(certainty)} of cases, on a line from 50 % to 100 %"
+    return Chart(width, 38, label, marks, texts)
+
+
 def ruler(score: Score) -> Chart | None:
     """Return a plot of a score on a line: the reference, the synthetic value, their intervals, and the best value.
 
-    None if the synthetic value is not finite.
+    The line is at least a tenth as long as the largest of these values, so that values that differ by little lie side
+    by side. None if the synthetic value is not finite.
     """
     if not math.isfinite(score.synthetic.value):
         return None
@@ -401,10 +437,14 @@ def ruler(score: Score) -> Chart | None:
     if score.best is not None:
         known.append(score.best)
     low, high = min(known), max(known)
-    reach, width, y = (high - low) or 1.0, 220.0, 15.0
+    spare = max(0.0, (_SHORTEST * max(abs(low), abs(high)) or 1.0) - (high - low))
+    ends = (score.best == low, score.best == high)
+    above = {(True, False): 1.0, (False, True): 0.0, (True, True): float(low <= 0)}.get(ends, 0.5)
+    low, high = low - (1 - above) * spare, high + above * spare  # the best value stays at its end
+    width, y = 220.0, 15.0
 
     def x(value: float) -> float:
-        return 8 + (width - 16) * ((value - low) / reach if high > low else 0.5)
+        return 8 + (width - 16) * (value - low) / (high - low)
 
     marks = [Mark("rule", _line(0, y, width, y))]
     if math.isfinite(score.reference.low) and math.isfinite(score.reference.high):

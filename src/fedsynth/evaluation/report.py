@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fedsynth.errors import from_extra
+from fedsynth.errors import from_extra, number_of
 from fedsynth.evaluation import plots
 from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData
 from fedsynth.evaluation.plots import Chart
 from fedsynth.evaluation.score import Family, Score, Verdict
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.evaluation.verdicts import lost_associations, worst
-from fedsynth.privacy.cost import in_full, rounded_up
+from fedsynth.models.card import ModelCard, card_sections, certainty_text, percent_up
+from fedsynth.privacy.cost import best_guess, in_full, rounded_up
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
@@ -27,11 +28,27 @@ _OPEN = 24  # columns shown at once; the others of a wide table are in a collaps
 _WORST = 10  # details shown for each score
 _GROUPS = 6  # groups of equally charged sites shown; a collapsed section lists all sites
 _LINES = 500  # lines of the ledger shown; all are in ledger.json
-# The headline score of a family without an alarm: the first of these that was measured, else its first score.
+# The headline score of a family: the first of these among the scores with its gravest verdict, else their first.
 _HEADLINES: Mapping[Family, tuple[str, ...]] = {
     "fidelity": ("strong associations kept", "pair similarity", "column similarity"),
     "utility": ("ROC AUC relative", "ROC AUC", "R2", "accuracy"),
-    "privacy": ("membership AUC, DOMIAS", "membership", "share nearer", "median DCR"),
+    "privacy": ("membership AUC, DOMIAS", "membership"),
+}
+# What a verdict other than good on a metric means, for readers who do not know the metric.
+_PLAINLY: Mapping[str, str] = {
+    "means": "Means of columns are wrong",
+    "associations-kept": "Relations between columns are lost",
+    "correlations-kept": "Correlations of numbers are off",
+    "heaps": "Values that many rows share are too rare or too frequent",
+    "quantiles": "Low, middle or high values of columns are off",
+    "column-similarity": "Distributions of columns differ",
+    "propensity": "Synthetic rows can be told from real ones",
+    "learning": "Predictions are worse than those learnt from real rows",
+    "membership-inference": "An attack recognises rows that were used",
+    "attribute-disclosure": "An attacker learns a sensitive value of people whose rows were used",
+    "nearer-to-training": "Synthetic rows lie too near to rows that were used",
+    "exact-matches": "Too many synthetic rows equal rows that were used",
+    "distance-to-real": "Synthetic rows lie too near to rows that were used",
 }
 # Actions: for a verdict, and for the gravest verdict of a family.
 MEANINGS: Mapping[Verdict, str] = {
@@ -47,24 +64,56 @@ _ACTIONS: Mapping[tuple[Family, Verdict], str] = {
     ("privacy", "review"): "Find the cause of the figures named here before the table is released.",
     ("privacy", "alarm"): "Do not release this table until the cause is found and removed.",
 }
+_WEAK = 0.99  # certainty from which a guarantee excludes hardly any attack: epsilon is then 4.6
 _LOST = 20  # lost associations listed in their section
+_ELSEWHERE = ("What is lost", "What is proved")  # sections of a card that a report has in other places
+_NOTHING = "Nothing is proved: an attacker may be certain."
+_GAP = "The guarantee does not cover all that is published: its conditions, below, say what."
+_CONSTANT = 0.99  # share of the real rows with one value from which a column counts as constant
+_DO_NOT_USE = (
+    "Do not use this column. Look at its distribution below: narrower public bounds in the schema, a larger epsilon or "
+    "more rows may help."
+)
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The summary of one family of scores (fidelity, utility or privacy) at the top of a report.
+    """One score at the top of a report, which stands for its family (fidelity, utility or attacks on privacy).
 
-    ``ruler`` is a plot of the score, None if its value is not finite; ``standing`` is :func:`standing`. ``verdict`` is
-    the gravest verdict on any score of the family, "" if there is none, ``action`` what to do about it, and ``named``
-    the titles of the family's scores with the verdict "review" or "alarm".
+    Its verdict is the gravest of the family. ``gauge`` is a plot of that, None without one; ``standing`` is
+    :func:`standing`, and ``action`` what to do.
     """
 
     score: Score
-    ruler: Chart | None
+    gauge: Chart | None
     standing: str
-    verdict: Verdict
     action: str
-    named: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is proved about privacy, at the top of a report: at most how often any attacker is right (1/2 to 1).
+
+    ``verdict`` is "alarm" if nothing is proved, "review" if something weakens the guarantee, else "". ``says`` are
+    sentences, and ``scale`` is a plot of the certainty.
+    """
+
+    certainty: float
+    verdict: Verdict
+    says: tuple[str, ...]
+    scale: Chart
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a report says first: a ``title`` in plain words, and sentences, of which some are about one column each.
+
+    ``items`` are (column, sentences); the column is "" for all others. ``verdict`` is "alarm" or "review".
+    """
+
+    verdict: Verdict
+    title: str
+    items: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -121,29 +170,38 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         lstrip_blocks=True,
     )
     environment.globals["draw"] = lambda chart, fixed=False: Markup(plots.svg(chart, fixed=fixed))
-    environment.filters |= {"figure": plots.figure, "percent": plots.percent, "clip": plots.clip, "sentence": _sentence}
-    environment.filters |= {"rounded_up": rounded_up, "in_full": in_full}
+    environment.filters |= {
+        "figure": plots.figure,
+        "percent": plots.percent,
+        "clip": plots.clip,
+        "sentence": _sentence,
+        "bound": percent_up,
+        "rounded_up": rounded_up,
+        "in_full": in_full,
+    }
     scores = {family: [one for one in evaluation.scores if one.family == family] for family in _HEADLINES}
     columns = sorted(_columns(evaluation), key=_similarity)
     groups, distances = attack_groups(evaluation)
-    headlines = {family: _headline(evaluation, family) for family in _HEADLINES}
-    shown = [one.score for one in headlines.values() if one is not None]
+    card = run.card if run is not None else evaluation.card
     page = environment.get_template("report.html.jinja").render(
         evaluation=evaluation,
         run=run,
+        card=card,
+        proof=proof(evaluation, run),
+        sections=[one for one in card_sections(card) if one.title not in _ELSEWHERE] if card else [],
         title=title_of(evaluation.about),
         groups=groups,
         distances=distances,
+        footnote=[one for one in distances if one.verdict in ("alarm", "review") or one.metric == "exact-matches"],
         corrected=sum(math.isfinite(one.p_value) for one in scores["privacy"]),
         meanings=MEANINGS,
         lost=_lost(evaluation.scores),
         most_lost=_LOST,
         commonest=lambda some: Counter(one.reference_is for one in some).most_common(1)[0][0],
         scores=scores,
-        headlines=headlines,
-        findings=[one for one in evaluation.scores if one.verdict == "review" and one not in shown],
-        verdicts=Counter(one.verdict for one in scores["privacy"] if one.verdict),
-        alarms=[one for one in evaluation.scores if one.verdict == "alarm"],
+        headlines={family: headline(evaluation, family) for family in _HEADLINES},
+        findings=findings(evaluation, card),
+        verdicts=Counter(one.verdict for group in groups for one in group.scores if one.verdict),
         columns=columns[:_OPEN],
         more_columns=columns[_OPEN:],
         matrices=_matrices(evaluation.plot_data),
@@ -226,17 +284,80 @@ def attack_groups(evaluation: Evaluation) -> tuple[list[AttackGroup], list[Score
     return found, [one for one in scores if one not in grouped]
 
 
-def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
+def headline(evaluation: Evaluation, family: Family) -> Headline | None:
     """Return the score that a report's summary shows for a family; None if none of its scores was measured.
 
-    It is the first with the verdict "alarm", else the first that was measured of those named in ``_HEADLINES``, else
-    the family's first. A score that is nan or infinite is returned only if there is no other.
+    It is one with the family's gravest verdict: the first of those named in ``_HEADLINES``, else the first. A score
+    that is nan or infinite is taken only if there is no other. For privacy, only attacks count.
     """
-    known = [one for one in scores if one.family == family]
-    sound = [one for one in known if math.isfinite(one.synthetic.value)] or known
+    known = [one for one in evaluation.scores if one.family == family]
+    if family == "privacy":
+        known = [one for group in attack_groups(evaluation)[0] for one in group.scores]
+    verdict = worst([one.verdict for one in known])
+    grave = [one for one in known if one.verdict == verdict]
+    sound = [one for one in grave if math.isfinite(one.synthetic.value)] or grave
     wanted = [one for name in _HEADLINES[family] for one in sound if one.name.startswith(name)]
-    alarms = [one for one in sound if one.verdict == "alarm"]
-    return next(iter([*alarms, *wanted, *sound]), None)
+    found = next(iter([*wanted, *sound]), None)
+    if found is None:
+        return None
+    gauge = plots.gauge(verdict) if verdict else None
+    return Headline(found, gauge, standing(found), _ACTIONS.get((family, verdict), ""))
+
+
+def proof(evaluation: Evaluation, run: RunSummary | None) -> Proof | None:
+    """Return what is proved about the privacy of a table; None if nothing says whether anything is.
+
+    It is that of the ``run``, else of the synthesizer's card, else what was stated when two tables were compared.
+    """
+    if run is not None:
+        return _proof(run.certainty, run.unknown, run.statement["sentence"], run.statement["publishable"])
+    if evaluation.card is not None and evaluation.card.headline:
+        card = evaluation.card
+        return _proof(card.certainty, card.unknown, card.sentence, card.publishable)
+    if evaluation.guarantee is None:
+        return None
+    stated = "This guarantee was stated for the table; this page did not check it."
+    return _proof(best_guess(*evaluation.guarantee), evaluation.unknown, stated, True)
+
+
+def findings(evaluation: Evaluation, card: ModelCard | None) -> list[Finding]:
+    """Return what is lost or leaks, in plain words, alarms first: columns, then scores in the order of the report.
+
+    Columns are those whose mean is lost, and those that the ``card`` calls lost, unless the real rows show that nothing
+    is: they have one value too, or the mean is kept.
+    """
+    lost = {one.column: one for one in (card.limitations.lost if card and card.limitations else ())}
+    means = next((one for one in evaluation.scores if one.metric == "means"), None)
+    off = [] if means is None else list(means.off)
+    constant = {one.name for one in evaluation.plot_data.columns if max(one.real, default=0.0) >= _CONSTANT}
+    gone = [name for name, one in lost.items() if one.kind == "one value" and name not in constant and name not in off]
+    items = []
+    for name in (*off, *gone):
+        says = [_mean_says(means.details[name])] if means is not None and name in off else []
+        says += [lost[name].says, lost[name].advice] if name in lost else [_DO_NOT_USE]
+        items.append((name, " ".join(says)))
+    columns = len(evaluation.plot_data.columns)
+    title = f"{len(items)} of {number_of(columns, 'column')} {'is' if len(items) == 1 else 'are'} lost"
+    found = (
+        [
+            Finding(
+                "alarm", f"{title}: what is computed from {'it' if len(items) == 1 else 'them'} is wrong", tuple(items)
+            )
+        ]
+        if items
+        else []
+    )
+    for verdict in ("alarm", "review"):
+        if verdict == "review":
+            wide = [name for name, one in lost.items() if one.kind == "wide cell" and name not in off]
+            coarse = tuple((name, lost[name].says) for name in wide)
+            found += [Finding("review", "Where values lie within a column is lost", coarse)] if coarse else []
+        found += [
+            Finding(verdict, f"{_PLAINLY.get(one.metric, one.name)} ({one.name})", (("", one.says),))
+            for one in evaluation.scores
+            if one.verdict == verdict and one is not means
+        ]
+    return found
 
 
 def standing(score: Score) -> str:
@@ -271,17 +392,20 @@ def worst_details(score: Score) -> list[tuple[str, tuple[float, float]]]:
     return sorted(score.details.items(), key=badness, reverse=True)[:_WORST]
 
 
-def _headline(evaluation: Evaluation, family: Family) -> Headline | None:
-    scores = evaluation.scores
-    found = headline(scores, family)
-    if found is None:
-        return None
-    verdict = worst([one.verdict for one in scores if one.family == family])
-    if verdict == "good" and family == "privacy" and evaluation.first and not attack_groups(evaluation)[0]:
-        verdict = ""  # nothing was attacked
-    named = tuple(one.name for one in scores if one.family == family and one.verdict in ("review", "alarm"))
-    action = _ACTIONS.get((family, verdict), "")
-    return Headline(found, plots.ruler(found), standing(found), verdict, action, named)
+def _proof(certainty: float, unknown: str, sentence: str, publishable: bool) -> Proof:
+    verdict: Verdict = "alarm" if certainty == 1 else "review" if certainty > _WEAK or not publishable else ""
+    says = f"{_NOTHING} {sentence}" if certainty == 1 else certainty_text(certainty, unknown)
+    gaps = [] if publishable or certainty == 1 else [_GAP]
+    return Proof(certainty, verdict, (says, *gaps), plots.certainty_scale(certainty, verdict))
+
+
+def _mean_says(both: tuple[float, float]) -> str:
+    made, real = both
+    if not math.isfinite(made):
+        return "No synthetic row has a value."
+    ratio = made / real if real else 0.0
+    times = f", {ratio:,.0f} times as much" if ratio >= 2 else ""
+    return f"The mean is {plots.figure(made)} in the synthetic rows and {plots.figure(real)} in the real ones{times}."
 
 
 def _columns(evaluation: Evaluation) -> Iterator[ColumnView]:

@@ -41,8 +41,7 @@ def run_summary(run: RunFolder) -> RunSummary:
     ledger, said = run.ledger, tomllib.loads(run.job.to_toml())
     kind = written_kind(run.table_file)
     rows = len(read_frame(run.table_file, column_names(run.table_file, records=kind)[:1], records=kind))
-    text, hidden = read_text(run.run_file), run.hidden()
-    return RunSummary(run.path.resolve().name, said, run.made, ledger, rows, text, hidden)
+    return RunSummary(run.path.resolve().name, said, run.made, ledger, rows, read_text(run.run_file), run.card())
 
 
 def read_scores(run: RunFolder) -> Evaluation:

@@ -60,6 +60,7 @@ class Score:
     - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule to its (synthetic,
       reference) value; ``synthetic.value`` is their mean or, if they are tested, a :class:`Summary`.
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: its explanation.
+    - ``off``: the details that an alarm is about, by name.
     - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
       the one-sided p-value of being worse than the reference, adjusted for the number of privacy figures. nan for none.
     """
@@ -74,6 +75,7 @@ class Score:
     details: Mapping[str, tuple[Number, Number]] = field(default_factory=dict)
     verdict: Verdict = ""
     says: str = ""
+    off: tuple[str, ...] = ()
     metric: str = ""
     bound: Number = math.nan
     p_value: Number = math.nan

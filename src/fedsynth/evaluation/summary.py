@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from fedsynth.federation.resolution import SmallGroups
-from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.models.card import ModelCard
+from fedsynth.privacy.cost import Budget, Cost, ProtectedChange, Unit, best_guess
 from fedsynth.privacy.ledger import Entry, LedgerFile
 from fedsynth.privacy.release import kind_of
 
@@ -65,8 +65,8 @@ class RunSummary:
     """One run for a report: its job, its ledger of privacy costs, and the number of its synthetic rows.
 
     ``job`` is the content of run.toml, and ``made`` what the run recorded there (versions, digests, names of lost
-    sites); ``folder`` and ``toml`` are for display. ``hidden`` says which groups of rows noise hides; ``None`` if
-    nothing says it. The ledger must hold the run's :class:`~fedsynth.privacy.statement.Statement`. The epsilon and
+    sites); ``folder`` and ``toml`` are for display. ``card`` is that of the run's model; ``None`` without a model. The
+    ledger must hold the run's :class:`~fedsynth.privacy.statement.Statement`. The epsilon and
     delta here are the limit set before the run; by exact accounting, the statement may guarantee a smaller epsilon.
     """
 
@@ -76,7 +76,7 @@ class RunSummary:
     ledger: LedgerFile
     rows: int
     toml: str
-    hidden: SmallGroups | None = None
+    card: ModelCard | None = None
 
     @property
     def statement(self) -> Mapping[str, Any]:
@@ -96,8 +96,10 @@ class RunSummary:
 
     @property
     def guarantee(self) -> Budget | None:
-        """The limit, if it is a guarantee: None without one, if a release had no noise, or if a seed fixes it."""
-        return self.limit if self.private and not self.statement["seeded"] else None
+        """The limit, or less by exact accounting; None without one, if a release had no noise, or with a seed."""
+        if not self.private or self.statement["seeded"]:
+            return None
+        return Budget(self.statement["exact"] or self.limit.epsilon, self.limit.delta)
 
     @property
     def currency(self) -> str:
@@ -127,29 +129,25 @@ class RunSummary:
         return f"{of_trust} {against}".strip()
 
     @property
-    def whose(self) -> str:
-        """What the guarantee hides, in words that "in the data" completes, such as "whether any one row is"."""
-        one_row = self.statement["unit"] == {"rows": 1, "sites": 1}
-        if self.statement["neighbours"] == "replace":
-            return "which of two rows is" if one_row else "which of two persons' rows are"
-        return "whether any one row is" if one_row else "whether any one person's rows are"
+    def unknown(self) -> str:
+        """What the guarantee hides, such as "whether any one row is in the data"."""
+        return ProtectedChange(Unit(**self.statement["unit"]), self.statement["neighbours"]).unknown
 
     @property
     def odds(self) -> float:
         """The factor by which one protected row or person can change a probability, up to delta: e to the epsilon.
 
-        The epsilon is the limit's; one above 700 counts as 700.
+        An epsilon above 700 counts as 700.
         """
-        return math.exp(min(self.limit.epsilon, 700.0))
+        return math.exp(min(self.limit.epsilon if self.guarantee is None else self.guarantee.epsilon, 700.0))
 
     @property
-    def best_guess(self) -> float:
-        """The largest accuracy of any attacker who guesses membership at even prior odds, 1/2 to 1.
+    def certainty(self) -> float:
+        """How often the best attacker is right at even prior odds, 1/2 to 1; 1 if nothing is guaranteed.
 
-        It is (e^epsilon + delta) / (e^epsilon + 1), with epsilon and delta of the limit (Kairouz, Oh & Viswanath, arXiv
-        1311.0776).
+        :func:`~fedsynth.privacy.cost.best_guess` has the formula and its proof.
         """
-        return 1 - (1 - self.limit.delta) / (1 + self.odds)
+        return 1.0 if self.guarantee is None else best_guess(self.guarantee.epsilon, self.guarantee.delta)
 
     def sites(self) -> list[SiteGroup]:
         """Return the sites grouped by privacy cost, the most charged first, without uncharged ones."""

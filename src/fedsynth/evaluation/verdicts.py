@@ -5,6 +5,8 @@ Each score is judged beside its reference, the same score of other real rows.
 ======================  =======================================  ====================================================
 score                   review                                   alarm
 ======================  =======================================  ====================================================
+means kept              never                                    a column's mean is off by a fifth of the mean size
+                                                                 of its real values, and by 3 standard errors
 strong associations     below 90 % of the reference, or one of   below half of the reference
 kept                    them is lost
 strong correlations     below 90 % of the reference              never
@@ -21,12 +23,19 @@ Anything else is good. There is no verdict if fewer than 100 synthetic rows were
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedsynth.errors import number_of
 from fedsynth.evaluation.dependence import is_kept, is_near
-from fedsynth.evaluation.score import Score, Verdict
+from fedsynth.evaluation.persons import standard_error
+from fedsynth.evaluation.score import Estimate, Score, Verdict
+from fedsynth.rows import Table
+from fedsynth.schema.columns import Numeric
 
 _FEW = 100  # rows
 _KEPT, _LOST = 0.9, 0.5  # shares of what other real rows keep
@@ -34,6 +43,7 @@ _MEAN_GAP, _LARGE_MEAN_GAP, _GAP = 0.05, 0.25, 0.15  # of similarities to their 
 _TOLD_APART = 0.05  # propensity MSE; a tree that is always right with probability 1 has 0.25
 _MOVED = 0.05  # of quantiles, on average
 _NAMED = 3  # columns, pairs or heaps in a sentence
+_FAR, _ERRORS = 0.2, 3.0  # of a mean: share of the mean size of real values, and standard errors
 
 
 def with_verdict(score: Score, rows: int) -> Score:
@@ -54,6 +64,55 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 
 
 _GRAVEST_FIRST: tuple[Verdict, ...] = ("alarm", "review", "good")
+
+
+def means(real: Table, synthetic: Table) -> Score | None:
+    """Return the share of the numeric columns whose mean is kept, with a verdict; ``None`` if there is no such column.
+
+    A mean is lost if it is off by more than a fifth of the mean absolute value of the real rows, and by more than three
+    standard errors: those of the mean of as many real rows as there are synthetic ones, if these are fewer. If all real
+    values are the same, the spread of the synthetic ones takes the place of theirs. Columns without a known value in
+    the real rows are left out; one without any in the synthetic rows is lost.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    off: list[str] = []
+    for at, numbers in real.numbers.items():
+        column, rows = real.schema.stored[at], np.flatnonzero(~np.isnan(numbers))
+        if not isinstance(column, Numeric) or not len(rows):
+            continue
+        known, made = numbers[rows], synthetic.numbers[at]
+        made = made[~np.isnan(made)]
+        found[column.name] = float(made.mean()) if len(made) else math.nan, float(known.mean())
+        spread = standard_error(known, real.take(rows)) if len(rows) > 1 else 0.0
+        error = spread * math.sqrt(max(1.0, len(rows) / max(1, len(made)))) or _spread(made)
+        gap = abs(found[column.name][0] - found[column.name][1])
+        if not len(made) or gap > max(_FAR * float(np.abs(known).mean()), _ERRORS * error):
+            off.append(column.name)
+    if not found:
+        return None
+    kept = 1 - len(off) / len(found)
+    wrong = [f"{name}: {found[name][1]:,.4g} → {found[name][0]:,.4g}" for name in off]
+    few = len(synthetic) < _FEW
+    return Score(
+        "fidelity",
+        "means kept",
+        Estimate(kept),
+        Estimate(1.0),
+        "the real rows",
+        1.0,
+        "numeric columns, all rows; within a fifth of the mean size of the real values, or 3 standard errors",
+        found,
+        "" if few else "alarm" if off else "good",
+        f"Of {number_of(len(found), 'numeric column')}, {kept:.0%} keep their mean. "
+        f"{_listed('Off (real → synthetic)', wrong)}".rstrip(),
+        () if few else tuple(off),
+        "means",
+    )
+
+
+def _spread(values: NDArray[np.float64]) -> float:
+    """Return the standard error of the mean of independent values; 0 for fewer than two."""
+    return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def lost_associations(score: Score) -> list[tuple[str, float, float]]:
@@ -103,8 +162,9 @@ def _heaps(score: Score) -> tuple[Verdict, str]:
 def _quantiles(score: Score) -> tuple[Verdict, str]:
     value = score.synthetic.value
     far = sorted(((one - real, name, one) for name, (one, real) in score.details.items()), reverse=True)
-    named = [f"{name} by {one:.0%}" for gap, name, one in far if gap > _MOVED]
-    says = f"Quantiles are off by {value:.1%} of their column's range on average. {_listed('Farthest off', named)}"
+    named = [f"{name} by {f'{one:.0%}' if one < 1 else f'{one:,.0f} ranges'}" for gap, name, one in far if gap > _MOVED]
+    much = f"{value:.1%} of" if value < 1 else f"{value:,.0f} times"
+    says = f"Quantiles are off by {much} their column's range on average. {_listed('Farthest off', named)}"
     return "good" if value <= max(_MOVED, score.reference.high) else "review", says
 
 

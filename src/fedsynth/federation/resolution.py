@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
 from fedsynth.federation.query import AnyQuery, Counts, Query, Training
@@ -24,7 +22,7 @@ from fedsynth.privacy.cost import Budget, epsilon_of
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import noise_std
 from fedsynth.schema import Schema
-from fedsynth.schema.columns import Categorical, Column
+from fedsynth.text import rows_text, two_digits
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -39,8 +37,6 @@ UNTRAINED = 0.08
 STRONG, CLEAR, LOOK = 0.5, 4.0, 0.1
 """A balanced pair with Cramér's V of 0.5 has to stand out by 4 standard deviations, at a tenth of the budget."""
 
-_NAMED = 3  # values named in one line
-_SHOWN = {"count": 3, "crossings": 3, "target": 2}  # lines for each kind of lost group
 _log = logging.getLogger(__name__)
 
 
@@ -121,15 +117,15 @@ class NoiseRecord:
             found["training"] = (
                 f"noise drowns this training: over all its steps it is {self.training / rows:.2g} of the clip norm, "
                 f"and networks learn little from {UNTRAINED:g} on. A network needs about epsilon "
-                f"{_epsilon(budget, much)}, {_rows(rows * much)}, or {_two(100 / much**2)} % of its weights; the "
-                "method auto counts tables instead"
+                f"{_epsilon(budget, much)}, {rows_text(rows * much)}, or {two_digits(100 / much**2)} % of its weights; "
+                "the method auto counts tables instead"
             )
         noise = self.typical(2) or 0.0
         if (much := noise / (DROWNED * rows)) > 1:
             found["tables"] = (
-                f"noise drowns these tables: its standard deviation in a cell, {_rows(noise)}, is more than a tenth of "
-                f"all {_rows(rows)}. Relations of columns need about epsilon {_epsilon(budget, much)}, "
-                f"{_rows(rows * much)}, or fewer columns"
+                f"noise drowns these tables: its standard deviation in a cell, {rows_text(noise)}, is more than a "
+                f"tenth of all {rows_text(rows)}. Relations of columns need about epsilon {_epsilon(budget, much)}, "
+                f"{rows_text(rows * much)}, or fewer columns"
             )
         return found
 
@@ -173,9 +169,9 @@ def columns_carried(federation: Federation, rows: float, columns: int) -> Carrie
     return CarriedColumns(
         columns,
         low,
-        f"which of the {columns} columns are related is partly a guess: with {_rows(rows)} at epsilon "
+        f"which of the {columns} columns are related is partly a guess: with {rows_text(rows)} at epsilon "
         f"{budget.epsilon:.3g}, strong relations (Cramér's V of 0.5) stand out {among}. Leave out the columns that no "
-        f"analysis needs, or take about epsilon {_epsilon(budget, much)} or {_rows(rows * much)}",
+        f"analysis needs, or take about epsilon {_epsilon(budget, much)} or {rows_text(rows * much)}",
     )
 
 
@@ -201,7 +197,7 @@ def weakest_columns(table: Table, count: int) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Summaries
+# Summary
 
 
 @dataclass(frozen=True)
@@ -219,11 +215,6 @@ class Resolution:
     carried: int | None = None
     warnings: tuple[str, ...] = ()
 
-    @property
-    def text(self) -> str:
-        """The smallest groups in words; empty if there are none."""
-        return _smallest(self.value, self.crossing)
-
 
 def resolution(federation: Federation, rows: float) -> Resolution:
     """Return what stands out from the noise of a run that is over, or of a dry run, if its sites have ``rows`` rows."""
@@ -237,156 +228,8 @@ def resolution(federation: Federation, rows: float) -> Resolution:
     return Resolution(value, crossing, carried, tuple(warnings))
 
 
-class HiddenGroups(msgspec.Struct, frozen=True):
-    """Groups of rows of one column, or of its pair with the target, that a run's noise hides.
-
-    ``kind`` says what is hidden: "count", numbers of rows of the column's values; "crossings", of other values, their
-    combinations with those of at least half of the columns that were counted with it; "target", of values that are
-    large enough, combinations with the target's. ``column`` is the column's name, for "target" followed by that of the
-    target. Hidden are ``hidden`` of ``of`` groups, which have ``rows`` estimated rows together, and fewer than
-    ``below`` each. ``names`` are those with most rows, up to three, with their estimated rows.
-    """
-
-    kind: Literal["count", "crossings", "target"]
-    column: str
-    hidden: int
-    of: int
-    below: float
-    rows: float
-    names: tuple[tuple[str, float], ...]
-
-    def __str__(self) -> str:
-        many = f"{self.hidden:,} of {self.of:,}"
-        what = {
-            "count": f"the counts of {many} values",
-            "crossings": f"most crossings of {many} values",
-            "target": f"{many} crossings",
-        }
-        named = ", ".join(f"{name} ({rows:,.0f})" for name, rows in self.names)
-        more = ", ..." if self.hidden > len(self.names) else ""
-        return f"{self.column}: {what[self.kind]} (below {_rows(self.below)}): {named}{more}"
-
-
-class SmallGroups(msgspec.Struct, frozen=True):
-    """Which groups of rows noise hides in a synthetic table, from released numbers alone (:func:`small_groups`).
-
-    ``value``, ``crossing``, ``carried`` and ``warnings`` are those of the run's :class:`Resolution`, for the estimated
-    number of real rows. ``weakest`` names, with a warning about the number of columns, up to five columns whose
-    relations are the weakest. ``groups`` are up to eight, and ``others`` is the number of those left out.
-    """
-
-    value: float | None
-    crossing: float | None
-    carried: int | None
-    warnings: tuple[str, ...]
-    weakest: tuple[str, ...]
-    groups: tuple[HiddenGroups, ...]
-    others: int
-
-    @property
-    def smallest(self) -> str:
-        """The smallest groups in words; empty if nothing was counted, or without noise."""
-        return _smallest(self.value, self.crossing)
-
-    @property
-    def lines(self) -> list[str]:
-        """All of it as text: ten lines, besides the warnings, at most."""
-        lines = [self.smallest] if self.smallest else []
-        lines += [f"WARNING: {warning}" for warning in self.warnings]
-        lines += [f"the weakest relations have {', '.join(self.weakest)}"] if self.weakest else []
-        lines += [f"hidden by noise: {group}" for group in self.groups]
-        return lines + ([f"and {self.others} more columns or pairs"] if self.others else [])
-
-
-def small_groups(federation: Federation, table: Table, total: float, target: str = "") -> SmallGroups:
-    """Return which groups of rows in a synthetic table a run's noise hides, at no privacy cost.
-
-    ``table`` holds rows drawn from the model of the finished run, and ``total`` is the estimated number of real rows.
-    ``target`` names a categorical column; other columns' combinations with it are listed, too. A group is hidden if its
-    estimated number of rows is below twice the noise in its count. Lines of one kind are in order of their rows, most
-    first.
-    """
-    found, columns = resolution(federation, total), len(table.schema.stored)
-    groups = sorted(_hidden(federation.noise, table, total, target), key=lambda group: -group.rows)
-    shown = [group for kind, most in _SHOWN.items() for group in [one for one in groups if one.kind == kind][:most]]
-    weakest = weakest_columns(table, min(5, columns - found.carried)) if found.carried is not None else []
-    return SmallGroups(
-        found.value,
-        found.crossing,
-        found.carried,
-        found.warnings,
-        tuple(weakest),
-        tuple(shown),
-        len(groups) - len(shown),
-    )
-
-
-def _hidden(noise: NoiseRecord, table: Table, total: float, target: str) -> Iterator[HiddenGroups]:
-    """Yield, for each categorical column and its pair with the target, the groups that the noise hides."""
-    columns, typical = table.schema.stored, noise.typical(2)
-    scale = total / max(1, len(table))
-    categories = {at: _names(column) for at, column in enumerate(columns) if not column.is_number}
-    counts = {at: scale * np.bincount(table.codes[at], minlength=len(names)) for at, names in categories.items()}
-    crossed: dict[int, list[float]] = {at: [] for at in range(len(columns))}
-    for pair, std in noise.tables.items():
-        for at in pair if len(pair) == 2 else ():
-            crossed[at].append(std)
-    aim = next((at for at in categories if columns[at].name == target), None)
-    for at, names in categories.items():
-        own, name = counts[at], columns[at].name
-        least = TWICE * noise.tables.get((at,), 0.0)
-        wide = max(least, TWICE * statistics.median(crossed[at] or [0.0]))
-        yield from _some("count", name, names, own, least, own < least)
-        yield from _some("crossings", name, names, own, wide, (own >= least) & (own < wide))
-        if aim is not None and at != aim and typical is not None:
-            limit = TWICE * noise.tables.get((min(at, aim), max(at, aim)), typical)
-            joint = table.codes[at].astype(np.int64) * len(categories[aim]) + table.codes[aim]
-            cells = scale * np.bincount(joint, minlength=len(names) * len(categories[aim]))
-            known = np.outer(own >= max(limit, wide), counts[aim] >= limit).ravel()
-            both = [f"{one}, {two}" for one in names for two in categories[aim]]
-            yield from _some("target", f"{name} and {target}", both, cells, limit, known & (cells < limit))
-
-
-def _some(
-    kind: Literal["count", "crossings", "target"],
-    column: str,
-    names: Sequence[str],
-    rows: NDArray[Any],
-    below: float,
-    hidden: NDArray[np.bool_],
-) -> Iterator[HiddenGroups]:
-    if hidden.any():
-        largest = [at for at in np.argsort(-rows, kind="stable").tolist() if hidden[at]][:_NAMED]
-        named = tuple((names[at], round(float(rows[at]))) for at in largest)
-        yield HiddenGroups(kind, column, int(hidden.sum()), len(names), below, round(float(rows[hidden].sum())), named)
-
-
-def _names(column: Column) -> list[str]:
-    """Return the names of a categorical column's values in the order of their codes, missing ones last."""
-    values = [str(value) for value in column.labels] if isinstance(column, Categorical) else ["no", "yes"]
-    return values + ["(missing)"] * column.missing
-
-
-def _smallest(value: float | None, crossing: float | None) -> str:
-    parts = [f"{_rows(value)} for a value of one column"] if value else []
-    parts += [f"{_rows(crossing)} for a crossing of two"] if crossing else []
-    return f"the smallest groups that stand out from the noise: {', '.join(parts)}" if parts else ""
-
-
 def _epsilon(budget: Budget, much: float) -> str:
     """Return the epsilon at which the noise of tables is smaller by the factor ``much``, at the same delta."""
     if budget.pure:
-        return _two(budget.epsilon * much)
-    return _two(epsilon_of(budget.rho * much**2, budget.delta))
-
-
-def _rows(number: float) -> str:
-    return f"{_two(number)} rows"
-
-
-def _two(number: float) -> str:
-    """Return a number with two digits, without an exponent."""
-    if number <= 0:
-        return "0"
-    rounded = round(number, 1 - math.floor(math.log10(number)))
-    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
+        return two_digits(budget.epsilon * much)
+    return two_digits(epsilon_of(budget.rho * much**2, budget.delta))

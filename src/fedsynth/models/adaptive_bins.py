@@ -156,6 +156,10 @@ class AdaptiveBins:
         own = np.array_equal(self.groups, np.arange(len(self.groups)))
         return Axis(column, None if self.grid is None else self.grid.cuts, None if own else self.groups)
 
+    def cells(self, column: Column) -> Grid | None:
+        """Return the fine cells of a number or time."""
+        return self.grid
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that sampling needs; variances are not among them."""
         found = {"groups": self.groups, "counts": self.counts}

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.cliques import related
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.adaptive_bins import stratified_uniforms
 from fedsynth.models.estimate import Zeros, forbidden, without
@@ -173,6 +174,12 @@ class BayesianNetwork:
                 cell = self._row(column, codes) * table.shape[-1] + codes[column]
                 result += np.log(table.ravel()[cell])
         return result
+
+    @property
+    def related(self) -> NDArray[np.bool_]:
+        """Each column and its parents; parents of one column only where one is the other's."""
+        edges = [(column, parent) for column, parents in enumerate(self.structure.parents) for parent in parents]
+        return related(len(self.sizes), edges)
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:

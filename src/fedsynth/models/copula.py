@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.cliques import related
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Evidence, RejectionSampler, keep
@@ -190,6 +191,10 @@ class OneAxis:
             low, high = low[np.append(True, apart)], high[np.append(apart, True)]
         return IntervalEvidence(low, high), self
 
+    def cells(self, column: Column) -> Grid | None:
+        """Return the cells of a number or time."""
+        return self.grid
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return this axis as named arrays."""
         return {**self.axis.to_arrays(), **({} if self.grid is None else self.grid.to_arrays())}
@@ -261,6 +266,11 @@ class Copula:
     def split(self, z: Array) -> list[Array]:
         """Split points of all latent variables, shape ``(rows, l)``, into the columns' parts ``(rows, latents)``."""
         return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
+
+    @property
+    def related(self) -> NDArray[np.bool_]:
+        """All pairs: each has a correlation."""
+        return related(len(self.latents), [range(len(self.latents))])
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:

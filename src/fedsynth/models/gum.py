@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.cliques import related
 from fedsynth.errors import InvalidParameter, whole
 from fedsynth.models.estimate import Mask, Measurement, Zeros, forbidden, inverse_variance_mean, merged, without
 from fedsynth.models.evidence import Evidence, RejectionSampler
@@ -263,6 +264,11 @@ class GradualRows:
             if not (self.update.targets[column,] * known.likelihood(np.arange(self.update.sizes[column]))).any():
                 return None
         return RejectionSampler(self, evidence)
+
+    @property
+    def related(self) -> NDArray[np.bool_]:
+        """Columns that share one of the tables that rows are made to match."""
+        return related(len(self.update.sizes), self.update.targets)
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:

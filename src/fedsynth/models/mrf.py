@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.cliques import related
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.models.evidence import IMPOSSIBLE, LEAST, Evidence
 from fedsynth.models.junction_tree import (
@@ -291,6 +292,11 @@ class MarkovRandomField:
         return found if found.log_partition - self.log_partition > IMPOSSIBLE else None
 
     # --------------------------------------------------------------------------------------------- on disk
+
+    @property
+    def related(self) -> NDArray[np.bool_]:
+        """Columns that share a factor."""
+        return related(len(self.sizes), self.factors)
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.cliques import related
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.evidence import Drawn, Evidence, PlacedEvidence, Sampler, keep
 from fedsynth.models.mrf import MarkovRandomField
@@ -217,6 +218,13 @@ class RankedGroups:
             below[:, -1] = 1.0
             found.append(np.insert(below, 0, 0.0, axis=1))
         return found
+
+    @property
+    def related(self) -> NDArray[np.bool_]:
+        """Columns related by their groups, or by their numbers within groups."""
+        edges = [(self.columns[parent], column) for parent, column in zip(self.parents, self.columns, strict=True)]
+        within = [edge for edge, parent in zip(edges, self.parents, strict=True) if parent >= 0]
+        return self.groups.related | related(len(self.groups.sizes), within)
 
     @property
     def drawn_columns(self) -> tuple[DrawnColumn, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +26,7 @@ from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
+from fedsynth.models.card import Limitations, ModelCard, card_html, card_text, pair_names
 from fedsynth.models.conditions import Condition, Is, read_conditions
 from fedsynth.models.copula import Copula, OneAxis
 from fedsynth.models.evidence import Evidence, Sampler
@@ -36,12 +36,14 @@ from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.saved import DrawnColumn, read_head
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import to_json
-from fedsynth.privacy.ledger import RELEASES_HEAD, Releases
+from fedsynth.privacy.ledger import Releases
 from fedsynth.privacy.statement import SavedStatement, Statement
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
+from fedsynth.schema.bins import Grid
 from fedsynth.schema.columns import Column, Datetime, Numeric
 from fedsynth.schema.derive import any_broken, frame_of, published, with_numbers
+from fedsynth.text import printable
 
 FORMAT = 1
 REDRAWS = 100
@@ -66,6 +68,10 @@ class Model(Sampler, Protocol):
     @property
     def drawn_columns(self) -> Sequence[DrawnColumn]:
         """What the model draws for each stored column."""
+
+    @property
+    def related(self) -> NDArray[np.bool_] | None:
+        """Whether the model holds the relation of two columns: symmetric, ``(columns, columns)``; ``None``: unknown."""
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
         """Return a sampler of rows that meet conditions, by column position; ``None`` if they have probability 0."""
@@ -103,6 +109,9 @@ class ModelAxis(Protocol):
         the condition.
         """
 
+    def cells(self, column: Column) -> Grid | None:
+        """Return the intervals within which numbers of ``column`` are drawn evenly; ``None`` if there are none."""
+
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return this axis as named arrays."""
 
@@ -127,6 +136,10 @@ class Bins:
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
         """Return evidence on the bins, and an axis that can draw numbers from the part of a bin that meets it."""
         return AdaptiveBins.of_bins(column).given(column, condition)
+
+    def cells(self, column: Column) -> Grid | None:
+        """Return the bins of a number or time."""
+        return column.bins_as_cells if isinstance(column, Numeric | Datetime) else None
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return nothing: the schema alone determines how codes become values."""
@@ -172,8 +185,10 @@ class Synthesizer:
 
     ``model`` draws codes, ``axes`` (one for each stored column) convert them to values, and the public ``schema`` turns
     these into the published table. ``info`` holds JSON values about the fit. ``statement`` is the privacy statement of
-    the run that fitted it, and ``releases`` summarises its ledger, one line for each kind of release; both are in the
-    file as well, where nobody signs them. They are ``None`` and empty for a model that no federation was asked for.
+    the run that fitted it, and ``releases`` summarises its ledger, one line for each kind of release.
+    ``limitations`` say what the run's noise hides, where a run or :func:`fedsynth.fit` found it out. All three are in
+    the file as well, where nobody signs them; they are ``None`` and empty for a model that no federation was asked for.
+    Printing the synthesizer prints its :attr:`card`.
     """
 
     schema: Schema
@@ -182,29 +197,43 @@ class Synthesizer:
     info: Mapping[str, Any] = field(default_factory=dict)
     statement: Statement | None = None
     releases: tuple[Releases, ...] = ()
-
-    def __repr__(self) -> str:
-        guarantee = "without a privacy statement" if self.statement is None else self.statement.headline
-        method = "".join(filter(str.isprintable, str(self.info.get("method", self.model.kind))))[:60]
-        return f"<Synthesizer: {method}, {len(self.schema.names)} columns, {self._records} records, {guarantee}>"
+    limitations: Limitations | None = None
 
     @property
-    def _records(self) -> str:
-        return f"about {self.model.total:,.0f}"
+    def card(self) -> ModelCard:
+        """What is known of the model from released numbers and public facts alone: no row was, or is, read for it."""
+        stated = self.statement
+        held, pairs = pair_names(self.model.related, [column.name for column in self.schema.stored])
+        card = ModelCard(
+            printable(str(self.info.get("method", self.model.kind)), 60),
+            len(self.schema.stored),
+            self.model.total,
+            held=held,
+            pairs=pairs,
+            limitations=self.limitations,
+            releases=self.releases,
+        )
+        if stated is None:
+            return card
+        guaranteed = stated.private and not stated.seeded
+        return msgspec.structs.replace(
+            card,
+            headline=stated.headline,
+            sentence=stated.sentence,
+            conditions=stated.conditions,
+            publishable=stated.publishable,
+            guarantee=(stated.epsilon, stated.limit.delta) if guaranteed else None,
+            unknown=stated.terms.change.unknown,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.card.summary}>"
 
     def __str__(self) -> str:
-        parts = [repr(self)[1:-1]]
-        if self.statement is not None:
-            parts.append(self.statement.text)
-        if self.releases:
-            parts.append("\n".join([RELEASES_HEAD, *map(str, self.releases)]))
-        return "\n\n".join(parts)
+        return card_text(self.card)
 
     def _repr_html_(self) -> str:
-        head, *rest = str(self).split("\n\n")
-        said = f"<p>{escape(self.statement.text)}</p>" if self.statement is not None else ""
-        table = f"<pre>{escape(rest[-1])}</pre>" if self.releases else ""
-        return f"<p><strong>{escape(head)}</strong></p>{said}{table}"
+        return card_html(self.card)
 
     def sample(
         self,
@@ -316,6 +345,7 @@ class Synthesizer:
             "axes": [axis.kind for axis in self.axes],
             "statement": None if self.statement is None else to_json(self.statement.saved()),
             "releases": to_json(self.releases),
+            "limitations": to_json(self.limitations),
         }
         held = {f"model.{name}": array for name, array in arrays.items()}
         for at, axis in enumerate(self.axes):
@@ -450,6 +480,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     axes: tuple[str, ...]
     statement: SavedStatement | None
     releases: tuple[Releases, ...]
+    limitations: Limitations | None
 
 
 def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
@@ -465,4 +496,4 @@ def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
     for column, axis, drawn in zip(schema.stored, axes, model.drawn_columns, strict=True):
         axis.check(column, drawn)
     statement = None if head.statement is None else head.statement.statement(schema)
-    return Synthesizer(schema, axes, model, head.info, statement, head.releases)
+    return Synthesizer(schema, axes, model, head.info, statement, head.releases, head.limitations)

@@ -173,6 +173,14 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sites = -(-other.unit.sites // self.unit.sites)
         return rows * sites * (1 if self.neighbours == other.neighbours else 2)
 
+    @property
+    def unknown(self) -> str:
+        """What stays hidden, in words: "whether any one row is in the data", or "which of two rows is in the data"."""
+        row = self.unit == ONE_ROW
+        if self.neighbours == "replace":
+            return "which of two rows is in the data" if row else "which of two persons' rows are in the data"
+        return "whether any one row is in the data" if row else "whether any one person's rows are in the data"
+
     def __str__(self) -> str:
         rows = "1 row" if self.unit.rows == 1 else f"{self.unit.rows} rows"
         sites = "1 site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
@@ -427,6 +435,29 @@ def repeated_epsilon(budget: Budget, times: int, *, sampled: bool = False) -> fl
     order = budget.order
     log_excess = (math.log(budget.delta) + math.log(order)) / (order - 1)
     return max(0.0, order * times * budget.rho + math.log1p(-1 / order) - log_excess)
+
+
+def best_guess(epsilon: float, delta: float) -> float:
+    """Return how often, at most, an attacker is right who guesses at even odds which of two neighbouring tables it was.
+
+    The result, (e^epsilon + delta) / (1 + e^epsilon), lies between 1/2 (a coin toss) and 1 (certainty, where nothing is
+    guaranteed). It holds for every attacker, whatever they know and compute, about everything that the guarantee
+    covers.
+
+    Proof: let P and Q be the laws of what is released under the two tables. An attacker names the first table on a set
+    S of outcomes and the second on all others (one who also tosses coins mixes such sets), and is right on P with
+    probability x = P(S), on Q with y = 1 - Q(S). The guarantee says P(S) <= e^epsilon Q(S) + delta, so x <= e^epsilon
+    (1 - y) + delta; for the complement of S, with both tables exchanged, y <= e^epsilon (1 - x) + delta. The sum is (x
+    + y) (1 + e^epsilon) <= 2 (e^epsilon + delta), and (x + y) / 2 is how often the attacker is right at even odds. In
+    other words, the total variation distance x + y - 1 is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1), which
+    some releases attain (Kairouz, Oh & Viswanath, arXiv 1311.0776).
+
+    That is the mean over the noise. After one release, the belief in P can only exceed e^t / (1 + e^t) for t > epsilon
+    on the set S where P > e^t Q, and delta >= P(S) - e^epsilon Q(S) >= P(S) (1 - e^(epsilon - t)): with a probability
+    of at most delta / (1 - e^(epsilon - t)), and never without a delta.
+    """
+    odds = math.exp(min(epsilon, 700.0))
+    return 1 - (1 - delta) / (1 + odds)
 
 
 def epsilon_of(rho: float, delta: float) -> float:

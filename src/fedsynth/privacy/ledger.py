@@ -19,6 +19,7 @@ from fedsynth.errors import BudgetExceeded
 from fedsynth.files import load_json
 from fedsynth.privacy.cost import Budget, Cost, Number, in_full, rounded_up, to_json
 from fedsynth.privacy.release import Exact, Release, kind_of
+from fedsynth.text import table
 
 FORMAT = 1  # format number of ledger.json
 _Name = Annotated[str, msgspec.Meta(max_length=200, pattern="^[ -~]*\\Z")]  # printable: files are shown in terminals
@@ -113,18 +114,20 @@ class Releases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if getattr(self, name) is None:
                 msgspec.structs.force_setattr(self, name, math.nan)
 
-    def __str__(self) -> str:
+    @property
+    def cells_of_table(self) -> tuple[str, ...]:
+        """The line of :func:`releases_table`, one text for each column."""
         std = "-" if math.isnan(self.least_std) else f"{self.least_std:.4g}"
         if self.least_std < self.largest_std:
             std = f"{self.least_std:.3g}-{self.largest_std:.3g}"
         cost = f"paid by {self.paid_by}" if self.paid_by else "-" if math.isnan(self.share) else f"{self.share:.2%}"
-        return f"{self.query:28} {self.release:12} {self.times:6d} {self.sites:6d} {self.cells:10d} {std:>10} {cost:>8}"
+        return (self.query, self.release, f"{self.times}", f"{self.sites}", f"{self.cells}", std, cost)
 
 
-RELEASES_HEAD = (
-    f"{'question':28} {'release':12} {'times':>6} {'sites':>6} {'cells':>10} {'noise std':>10} {'budget':>8}"
-)
-"""The head of a table of :class:`Releases`."""
+def releases_table(releases: Iterable[Releases]) -> str:
+    """Return a ledger's summary as an aligned table of text, one line for each kind of release."""
+    head = ("question", "release", "times", "sites", "cells", "noise std", "budget")
+    return table([head, *(one.cells_of_table for one in releases)])
 
 
 @dataclass
@@ -244,7 +247,7 @@ class Ledger:
         return content
 
     def __str__(self) -> str:
-        lines = [RELEASES_HEAD, *map(str, self.summary())]
+        lines = [releases_table(self.summary())]
         if self.exact_releases:
             lines.append(f"NOT PRIVATE: no noise in {self.exact_releases} of {len(self.entries)} releases")
         elif self.budget.exact:

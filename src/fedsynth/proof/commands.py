@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedsynth.cli.options import say
 from fedsynth.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def prove(run: Path, /, *, extract: tuple[Path, ...] = (), identity: tuple[str, 
         signed with it. Repeat it for several sites. Without it, the key is printed for you to compare.
     """
     sheet = prove_run(run, extract, dict(map(_identity, identity)))
-    print(json.dumps(sheet.to_json()) if json_ else sheet.text)
+    say(json_, sheet.to_json(), sheet.text)
     return 8 if sheet.problems else 0
 
 

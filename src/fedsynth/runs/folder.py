@@ -17,14 +17,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import tomli_w
 from msgspec.structs import replace
 
 import fedsynth
 from fedsynth.data.sources.files import is_csv
 from fedsynth.errors import FedsynthError, SchemaError, said
-from fedsynth.federation.resolution import SmallGroups
 from fedsynth.federation.trust import Trust
 from fedsynth.files import load_toml, write_private, write_whole
 from fedsynth.keys import SecretBytes
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 
     from fedsynth.federation.federation import Federation
     from fedsynth.files import Records
+    from fedsynth.models.card import ModelCard
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.rows import Table
     from fedsynth.runs.split import Split
@@ -49,13 +48,13 @@ class RunFolder:
     """The directory that a run or an evaluation wrote, with a path and a reader for each of its files.
 
     ``path`` is the directory. A run writes ``run.toml`` (the job and, under ``[made]``, versions and digests),
-    ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the fitted model in ``model.fedsynth``, the
-    server's ledger with the privacy statement in ``ledger.json``, and in ``transcript`` every question with the answers
-    (of exact counts for a trusted server only that the site answered, and the released sum; of masked answers of secure
-    sums, digests). A simulated run has
-    ``rows.key`` as well, the key of the digest of its rows (anyone who has it can confirm a guess at a row) and, where
-    sizes are public, of the permutation that dealt them. With ``spreadsheet_safe`` in the job,
-    ``synthetic-spreadsheet.csv`` is a copy of the rows to look at in a spreadsheet. An evaluation writes
+    ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the model's card in ``about.md``, the fitted model
+    in ``model.fedsynth``, the server's ledger with the privacy statement in ``ledger.json``, and in ``transcript``
+    every question with the answers (of exact counts for a trusted server only that the site answered, and the released
+    sum; of masked answers of secure sums, digests). A simulated run has ``rows.key`` as well, the key of the digest of
+    its rows (anyone who has it can confirm a guess at a row) and, where sizes are public, of the permutation that dealt
+    them. With ``spreadsheet_safe`` in the job, ``synthetic-spreadsheet.csv`` is a copy of the rows to look at in a
+    spreadsheet. An evaluation writes
     ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
     """
 
@@ -80,6 +79,11 @@ class RunFolder:
     def model_file(self) -> Path:
         """``model.fedsynth``: the fitted synthesizer."""
         return self.path / "model.fedsynth"
+
+    @property
+    def about_file(self) -> Path:
+        """``about.md``: what is lost, proved and hidden, from releases and public facts alone, to publish."""
+        return self.path / "about.md"
 
     @property
     def transcript(self) -> Path:
@@ -171,15 +175,9 @@ class RunFolder:
             )
         return trust.with_roster(roster)
 
-    def hidden(self) -> SmallGroups | None:
-        """Return which groups of rows noise hides, as the info of the run's model says; ``None`` if nothing says it."""
-        found = self.synthesizer().info.get("resolution") if self.model_file.is_file() else None
-        try:
-            return None if found is None else msgspec.convert(found, SmallGroups)
-        except msgspec.ValidationError as error:
-            raise FedsynthError(
-                f"{self.model_file} lists groups that noise hides in another form ({error}); run the job again"
-            ) from error
+    def card(self) -> ModelCard | None:
+        """Return the card of the run's model: what is lost, proved and hidden; ``None`` if there is no model here."""
+        return self.synthesizer().card if self.model_file.is_file() else None
 
     def rows(self) -> Split:
         """Read the data of a simulated run again, and return it split exactly as its sites had it.
@@ -252,8 +250,10 @@ class RunFolder:
         """
         from fedsynth.data.read import write_frame
         from fedsynth.data.spreadsheet import spreadsheet_safe
+        from fedsynth.models.card import card_markdown
 
-        write_frame(synthetic, self.path / f"synthetic.{job.format}")
+        write_frame(synthetic, table := self.path / f"synthetic.{job.format}")
+        write_whole(self.about_file, card_markdown(synthesizer.card, len(synthetic), table.name))
         if job.spreadsheet_safe:
             write_frame(spreadsheet_safe(synthetic), self.path / "synthetic-spreadsheet.csv")
         synthesizer.save(self.model_file)

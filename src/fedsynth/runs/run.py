@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -21,14 +20,14 @@ from fedsynth.data.sources import plugin_of
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation, begun
-from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
+from fedsynth.federation.resolution import NoiseRecord, resolution, say_nothing
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport, conclude
 from fedsynth.federation.trust import roster_digest
 from fedsynth.files import sync
 from fedsynth.keys import SecretBytes
 from fedsynth.methods import Method, find_method
-from fedsynth.methods.registry import rest_on_method, stated
+from fedsynth.methods.registry import rest_on_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.persons import require_one_row
 from fedsynth.privacy.ledger import Ledger
@@ -38,6 +37,7 @@ from fedsynth.runs.dry_run import dealt, dry_run, steep_rows
 from fedsynth.runs.ending import note_end, tell_ends
 from fedsynth.runs.folder import RunFolder, new_folder, refuse_existing
 from fedsynth.runs.job import Job
+from fedsynth.runs.limitations import with_limitations
 from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema
@@ -46,15 +46,14 @@ from fedsynth.terms import Terms
 _log = logging.getLogger(__name__)
 
 _TRIED = 2000  # random rows of a dry run, whose noise is that of any rows
-_DRAWN = 100_000  # rows drawn, at most, to find the groups that noise hides
 
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
     """The results of a run, and the directory that holds them.
 
-    ``synthetic`` are the rows drawn from the ``synthesizer``, as published. ``lost`` names the sites that missed a
-    round, and ``hidden`` the groups of rows that noise hides.
+    ``synthetic`` are the rows drawn from the ``synthesizer``, as published, whose limitations say what noise hides.
+    ``lost`` names the sites that missed a round.
     """
 
     folder: Path
@@ -63,7 +62,12 @@ class RunResult:
     ledger: Ledger
     statement: Statement
     lost: tuple[str, ...]
-    hidden: SmallGroups
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences on why the guarantee is weak, and on the columns of which next to nothing is left, by name."""
+        limits = self.synthesizer.limitations
+        return (*self.statement.warnings, *([limits.alarm] if limits and limits.alarm else []))
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,26 +276,15 @@ def _forewarned(job: Job, method: Method, rows: Split) -> NoiseRecord:
     return NoiseRecord(count, say_nothing)
 
 
-def with_hidden_groups(
-    synthesizer: Synthesizer, federation: Federation, target: str = ""
-) -> tuple[Synthesizer, SmallGroups]:
-    """Return a fitted synthesizer whose info names the groups of rows that noise hides, and these groups."""
-    total = synthesizer.model.total
-    drawn = synthesizer.sample_table(min(max(1, round(total)), _DRAWN), federation.rng)
-    hidden = small_groups(federation, drawn, total, target)
-    info = {**synthesizer.info, "resolution": msgspec.to_builtins(hidden)}
-    return replace(stated(synthesizer, federation), info=info), hidden
-
-
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
     rest_on_method(method, federation)
     synthesizer = method.fit(federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
     target = job.target or str(job.options.get("target", ""))
-    synthesizer, hidden = with_hidden_groups(synthesizer, federation, target)
+    synthesizer = with_limitations(synthesizer, federation, target)
     lost = tuple(sorted(set(federation.lost)))
     assert synthesizer.statement is not None
-    return RunResult(out, synthesizer, synthetic, federation.ledger, synthesizer.statement, lost, hidden)
+    return RunResult(out, synthesizer, synthetic, federation.ledger, synthesizer.statement, lost)
 
 
 def _rows_key(job: Job) -> bytes:

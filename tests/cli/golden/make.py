@@ -170,7 +170,7 @@ def call(folder: Path, command: str, absent: str = "") -> tuple[int, str, str]:
     hidden = mock.patch.dict(sys.modules, {absent: None}) if absent else contextlib.nullcontext()
     with (
         contextlib.chdir(folder),
-        mock.patch.dict(os.environ, {"COLUMNS": "80"}),
+        mock.patch.dict(os.environ, {"COLUMNS": "10000"}),  # whole lines
         hidden,
         mock.patch.object(sys, "path", [*sys.path, str(folder)]),
         contextlib.redirect_stdout(out),

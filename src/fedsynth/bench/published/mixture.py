@@ -257,6 +257,9 @@ class TwoAxes:
         """Return ``condition`` as evidence, and this object: a point determines the number."""
         return ConditionEvidence(self, condition), self
 
+    def cells(self, column: Column) -> None:
+        """Return nothing: within a component, numbers are not drawn evenly."""
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return both axes as named arrays."""
         mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsynth import errors
+from fedsynth.cli.layout import tell
 from fedsynth.cli.options import check_text, confirm, say
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import in_full, rounded_up
@@ -348,6 +349,6 @@ def _announce(
         say(True, {**facts, "before": to_json(lost.before), "after": to_json(lost.after)}, "")
         raise SystemExit(9)
     if not json_:
-        print("\n".join(lines))
+        tell("\n".join(lines))
     if asks and not (sys.stdin.isatty() and confirm("Charge this?")):
         raise errors.Incomplete("nothing is charged yet; give the same command with --yes to charge it")

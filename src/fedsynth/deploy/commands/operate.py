@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import harmless, log_to_stderr, say, serve_until_stopped
+from fedsynth.cli.layout import harmless, tell
+from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
 from fedsynth.platforms import require_posix
 
 if TYPE_CHECKING:
@@ -332,8 +333,9 @@ def _report(view: RunView, json_: bool) -> int:
 
     assert view.ended is not None
     if not json_ and not view.ended.exit_code:
-        hidden = RunFolder(Path(view.ended.folder)).hidden()  # None if the folder is on another machine
-        print("\n".join([*end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
+        card = RunFolder(Path(view.ended.folder)).card()  # None if the folder is on another machine
+        limits = card.limitations if card else None
+        tell("\n".join([*end_lines(msgspec.to_builtins(view.ended)), *(limits.loud + limits.quiet if limits else [])]))
     elif not json_:
         print(f"fedsynth: {harmless(view.ended.message)}", file=sys.stderr)
     return view.ended.exit_code

@@ -288,7 +288,7 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
             outcome = run_watched(job, folder, str(task.run.run_id), partial(_transport, grid))
             status, details = SubStatus.COMPLETED, ""
             _log.info("the table is in %s; %s", outcome.folder, outcome.statement.headline)
-            for warning in outcome.statement.warnings:
+            for warning in outcome.warnings:
                 _log.warning("%s", warning)
             _log.info("sites that missed a round: %s", ", ".join(outcome.lost) or "none")
         except (FedsynthError, OSError) as error:
