@@ -9,8 +9,9 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.ports import kept_ports
@@ -23,10 +24,14 @@ pytestmark = pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not 
 
 
 class Failing(BaseHTTPRequestHandler):
-    """A SuperLink whose database cannot be written to."""
+    """A SuperLink whose database cannot be written to; ``peers`` are the ends of the connections that it answered."""
+
+    protocol_version = "HTTP/1.1"  # as the SuperLink's, it keeps connections
+    peers: ClassVar[set[object]] = set()
 
     def do_POST(self) -> None:
         """Answer as Flower's does then."""
+        self.peers.add(self.client_address)
         self.send_response(500)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -47,7 +52,7 @@ def proxy(tmp_path: Path) -> Iterator[int]:
     for name, (certificate, key) in issued.items():
         (tmp_path / f"{name}.pem").write_text(certificate)
         (tmp_path / f"{name}.key").write_bytes(key)
-    upstream = HTTPServer(("127.0.0.1", 0), Failing)
+    upstream = ThreadingHTTPServer(("127.0.0.1", 0), Failing)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
     upstream.socket = context.wrap_socket(upstream.socket, server_side=True)
@@ -81,3 +86,12 @@ def test_a_site_reaches_what_is_for_sites_and_nothing_else(tmp_path, proxy):
     assert status(proxy, tmp_path, "/v1/fleet/pull-messages") == 500
     assert status(proxy, tmp_path, "/v1/control/start-run") == 403
     assert status(proxy, tmp_path, "/v1/runtime/acquire-task") == 403
+
+
+def test_sites_share_few_connections_to_the_superlink_and_leave_no_line_in_the_folder(tmp_path, proxy):
+    """Each request was a connection of its own, and a line: 70 MB a day, in a folder that is backed up."""
+    Failing.peers.clear()
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
+    assert [status(proxy, tmp_path, "/v1/fleet/pull-messages") for _ in range(20)] == [500] * 20
+    assert {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert len(Failing.peers) <= 4
