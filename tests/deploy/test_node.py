@@ -6,6 +6,7 @@ One site runs in this process, so that the run can be ended at a chosen moment; 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ from tests.deploy.flower_world import RUN, FlowerWorld, accounts, children, lay_
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+import httpx
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedsynth.deploy.flower.local import wait_for
@@ -65,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
 
 
 @contextlib.contextmanager
-def in_this_process(world: FlowerWorld, name: str) -> Iterator[None]:
+def in_this_process(world: FlowerWorld, name: str) -> Iterator[FlowerNode]:
     """Let this process answer for a site, in place of the site's own."""
     world.processes[f"node-{name}"].terminate()
     world.processes[f"node-{name}"].wait(60)
@@ -75,7 +77,7 @@ def in_this_process(world: FlowerWorld, name: str) -> Iterator[None]:
     thread.start()
     try:
         wait_for("the site's return", lambda: world.online() == len(SITES), 60)
-        yield
+        yield node
     finally:
         node.stop()
         thread.join()
@@ -151,6 +153,54 @@ def test_a_run_that_ends_while_a_site_takes_its_message_keeps_no_site_from_the_n
     assert seconds < AFTERWARDS + 60  # its own 15 s, more on a busy machine: far from the deadline of 300 s
     assert {account.spent().rho for account in accounts(root).values()} == {max(spent(root).values())}
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
+
+
+def test_a_message_whose_delivery_is_cut_is_sent_again(tmp_path, world, tables, monkeypatch):
+    """Before, the SuperLink had given it out, the site had not got it, and the run waited for its deadline."""
+    root = tmp_path / "federation"
+    lay_out(root, tables, SCHEMA, "secure", "oneshot", budget=BUDGET, deadline=600.0)
+    world.use(root)
+    original, cut = FleetHttpClient.PullMessages, threading.Event()
+
+    def pull(client: FleetHttpClient, request: Any) -> Any:
+        found = original(client, request)
+        if found.messages_list and not cut.is_set():
+            cut.set()
+            raise httpx.ReadError("the connection was cut")
+        return found
+
+    with in_this_process(world, "north"):
+        monkeypatch.setattr(FleetHttpClient, "PullMessages", pull)
+        shown = completed(world.deploy_run(root), 240)
+    assert cut.is_set()
+    assert "missed" not in shown
+
+
+def test_a_site_asks_seldom_while_nothing_is_due(tmp_path, world, tables, monkeypatch):
+    """Without a run, and while it answers: it asked twice a second."""
+    root = tmp_path / "federation"
+    lay_out(root, tables, SCHEMA, "local", "oneshot", budget=BUDGET, deadline=300.0, answer_every=10.0)
+    world.use(root)
+    original, polls = FleetHttpClient.PullMessages, []
+
+    def pull(client: FleetHttpClient, request: Any) -> Any:
+        found = original(client, request)
+        polls.append((time.monotonic(), bool(found.messages_list)))
+        return found
+
+    with in_this_process(world, "north") as node:
+        monkeypatch.setattr(FleetHttpClient, "PullMessages", pull)
+        node._last_activity -= 60.0  # as if no message had come for a minute
+        time.sleep(1.0)
+        polls.clear()
+        time.sleep(12.0)
+        idle = len(polls)
+        completed(world.deploy_run(root), 240)
+    assert idle <= 4
+    taken = next(moment for moment, message in polls if message)
+    assert len([moment for moment, _ in polls if taken < moment < taken + 10.0]) <= 3
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(polls) if taken + 11.0 < after]
+    assert min(gaps) < 1.0  # once it has replied, it asks often
 
 
 @pytest.mark.chaos

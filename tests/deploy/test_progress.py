@@ -487,6 +487,17 @@ def test_a_site_is_waited_for_then_late_then_away_and_the_view_counts_down_to_th
     assert (facts["state"], facts["sites"][1]["state"], facts["sites"][1]["lost"]) == ("computing", "is lost", 1)
 
 
+@pytest.mark.parametrize(("sites", "late"), [(3, 14.0), (30, 14.0), (100, 4.0 + 100 / 3.5), (1000, 64.0)])
+def test_a_site_of_many_is_late_only_after_each_has_looked_for_messages(sites, late):
+    """One of a hundred looks each 29 s, and was called late after 14 while it had nothing to answer yet."""
+    names = tuple(f"site-{at:03d}" for at in range(sites))
+    connected = [told(0.0, name, "connected") for name in names]
+    asked_all = replace(asked(10.0, 1), bytes=dict.fromkeys(names, 10))
+    view = view_at(begun(sites=names), *connected, asked_all, told(12.0, names[0], "answered"))
+    states = [view.facts(alive=True, now=10.0 + late + more)["sites"][-1]["state"] for more in (-0.1, 0.1)]
+    assert states == ["answering", "late"]
+
+
 def test_the_time_left_follows_from_the_rounds_so_far():
     view = view_at(begun(), asked(10.0, 1), replied(15.0, 1, "a"), replied(20.0, 1, "b"))
     assert view.left(20.0) is None  # nobody knows how many rounds there are

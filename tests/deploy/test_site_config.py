@@ -694,7 +694,7 @@ def test_a_sites_own_certificate_that_has_ended_is_not_blamed_on_the_server(tmp_
         error.__cause__.verify_message = "certificate has expired"
     elif seen == "alert":
         error.__cause__ = ssl.SSLError("tlsv1 alert certificate expired")
-    said = _reason(error, config)
+    said = _reason(error, config, 30.0)
     own = days < 0 and seen != "outage"
     assert said.startswith(f"this site's own certificate, {config.certificate}, ended on ") == own
     assert ("`fedsynth site join` with the invitation" in said) == own
@@ -720,6 +720,60 @@ def test_what_a_server_answers_that_is_no_message_ends_no_site(tmp_path, caplog)
     node: Any = FlowerNode(config.folder, config)
     assert node._look(Hostile(), None) is False
     assert "trying again" in caplog.text
+
+
+class Reachable:
+    """What a SuperLink tells a node, unless there is an ``outage``; ``intervals`` are those between its heartbeats."""
+
+    def __init__(self) -> None:
+        self.outage = False
+        self.intervals: list[float] = []
+
+    def ActivateNode(self, request: Any) -> Any:  # noqa: N802  (of Flower)
+        from flwr.proto.fleet_pb2 import ActivateNodeResponse
+
+        self.intervals.append(request.heartbeat_interval)
+        return ActivateNodeResponse(node_id=1)
+
+    def PullMessages(self, request: object) -> Any:  # noqa: N802  (of Flower)
+        import httpx
+        from flwr.proto.fleet_pb2 import PullMessagesResponse
+
+        if self.outage:
+            raise httpx.ConnectError("Connection refused")
+        return PullMessagesResponse()
+
+    def SendNodeHeartbeat(self, request: Any) -> None:  # noqa: N802  (of Flower)
+        self.intervals.append(request.heartbeat_interval)
+
+
+def test_a_node_is_connected_again_as_soon_as_an_outage_is_over(tmp_path):
+    """Before, the SuperLink had it as away until its next heartbeat, which may take a minute."""
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    from fedsynth.deploy.flower.node import FlowerNode
+
+    config = ready_site(tmp_path / "site")
+    make_node_key(config.key)
+    node: Any = FlowerNode(config.folder, config)
+    superlink: Any = Reachable()
+    for superlink.outage in (False, False, True, True, False, False):
+        assert node._look(superlink, None) is False
+    assert superlink.intervals == [15.0, 15.0]  # when it was activated, and after the outage
+
+
+def test_a_site_that_served_before_its_admission_takes_the_pace_of_its_roster(tmp_path):
+    """Before, it asked for ever as often as the only site would."""
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    from fedsynth.deploy.flower.node import FlowerNode
+
+    config = ready_site(tmp_path / "site")
+    make_node_key(config.key)
+    node: Any = FlowerNode(config.folder, config)
+    identities = {f"site{at}": f"{at:064x}" for at in range(1, 100)}
+    with_roster(config.folder, north=Keys(KEY).identity.hex(), **identities)
+    superlink: Any = Reachable()
+    node._look(superlink, None)
+    assert superlink.intervals == [50.0]
 
 
 def test_an_outage_is_one_line_in_a_sites_log_though_its_details_change(tmp_path, monkeypatch, caplog):

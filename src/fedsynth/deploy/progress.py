@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 import fedsynth
+from fedsynth.deploy.pace import Pace
 from fedsynth.errors import FedsynthError, Interrupted, exit_code, explained, number_of, said
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
@@ -50,6 +51,7 @@ UNHEARD = 20.0  # s without a first event until the run's carrier is asked what 
 ASKED = 10.0  # s between two such requests
 _ROWS = 2000  # random rows of a dry run that only counts rounds
 _SITES = 5  # sites of a dry run that only counts rounds, unless min_honest needs more: the number stays the same
+SLACK = 10.0  # s beyond twice the time of the slowest other site before a site is called late
 MOST_SITES = 20  # of more sites, only those that have not answered are listed
 _KINDS = {
     "counts": "contingency tables",
@@ -620,7 +622,7 @@ class RunView:
             seconds = now - self.asked.time
             gives_up = max(self.begun.deadline - seconds, 0.0)
             others = [one.seconds for one in self.sites.values() if one.asked and one.code == "answered"]
-            late = bool(others) and seconds > 2 * max(others) + 10
+            late = bool(others) and seconds > 2 * max(others) + max(SLACK, Pace(len(self.sites)).idle)
             word = "answering" if site.heard else "waiting"  # nobody reports where files are carried
             word = site.heard if site.heard in ("away", "busy") else "late" if late else word
         elif self.asked is not None:

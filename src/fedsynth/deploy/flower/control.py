@@ -31,6 +31,8 @@ QUIET = {
     "PATH": PATH,
 }  # environment of Flower's programs
 SETTLED = 90.0  # s that Flower has to record the end of a run
+LOOKED = 0.5  # s between two looks for it in the database
+ASKED = 10.0  # s between two questions to the SuperLink, which notices only then that a run's process was killed
 LOCKED = 60.0  # s to wait for the SuperLink's lock on its database
 # Tables of messages and their contents, referring tables first. Nodes, runs and logs are kept.
 TABLES = (
@@ -203,11 +205,13 @@ def purge(database: Path) -> Mapping[str, int]:
 def purge_after(control: FlowerControl, run_id: str, database: Path) -> None:
     """Delete a run's messages (:func:`purge`) once Flower has recorded that the run ``run_id`` ended."""
     end = time.monotonic() + SETTLED
+    due = time.monotonic() + ASKED
     # An earlier attempt may still count as running if its process was killed a moment ago.
-    while not control.status(run_id)[0].startswith("finished") or unfinished(database):
-        if time.monotonic() > end:
-            break
-        time.sleep(2)
+    while time.monotonic() < end and (not finished(database, run_id) or unfinished(database)):
+        if time.monotonic() > due:
+            control.status(run_id)
+            due = time.monotonic() + ASKED
+        time.sleep(LOOKED)
     purge(database)
 
 

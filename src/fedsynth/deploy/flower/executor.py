@@ -333,6 +333,7 @@ def _beat(client: RuntimeHttpClient) -> bool:
 
 @contextmanager
 def _transport(grid: Grid, job: Job, tell: Tell) -> Iterator[FlowerTransport]:
-    transport = FlowerTransport(grid, job.deployed.sites, job.deployed.deadline, report=tell)
-    transport.wait(job.deployed.least)
+    deployed = job.deployed
+    transport = FlowerTransport(grid, deployed.sites, deployed.deadline, enrolled=len(deployed.peers), report=tell)
+    transport.wait(deployed.least)
     yield transport

@@ -9,18 +9,21 @@ message is fetched, answered or sent back, that message is dropped; if anything 
 the SuperLink anew, so that the server sends its messages again. Rule 4: replies leave at whole multiples of
 ``answer_every`` seconds (from the site's policy), so that the time of an answer, which may depend on the rows, shows
 only in such steps. Replies to questions for which a site trains a model leave at multiples of a longer time, which
-follows from the question and the policy.
+follows from the question and the policy. Rule 5: how often it polls follows from the roster and from when it last had
+a message (:mod:`fedsynth.deploy.pace`); the server is not asked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_all
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +32,8 @@ from cryptography import x509
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import IdleRuns, answer, load_node_key, wait_until_due
-from fedsynth.errors import from_extra, is_fault, reason_of, said
+from fedsynth.deploy.pace import Pace, uneven
+from fedsynth.errors import FedsynthError, from_extra, is_fault, reason_of, said
 from fedsynth.files import private_folder
 from fedsynth.locks import exclusive
 
@@ -37,11 +41,13 @@ with from_extra("flower", "messages over Flower need flwr"):
     import httpx
     from flwr.app import ConfigRecord, Error, Message, RecordDict
     from flwr.app.message.message import remove_content_from_message
+    from flwr.common.constant import HEARTBEAT_PATIENCE
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto.fleet_pb2 import (
         ActivateNodeRequest,
         DeactivateNodeRequest,
         PullMessagesRequest,
+        PullMessagesResponse,
         PushMessagesRequest,
     )
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
@@ -61,14 +67,14 @@ with from_extra("flower", "messages over Flower need flwr"):
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClientInterceptor, ProtobufRequestContext
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     from fedsynth.deploy.flower.records import BUSY, pack, unpack
 
-POLL = 0.5  # s between two polls for a message
-BEAT = 5.0  # s between two heartbeats
-INTERVAL = 15.0  # s; a node is away after twice this time without a heartbeat
+POLL = 0.5  # s between two attempts to pull a part that is not there yet
+KEPT = 4.0  # s for which a connection may idle; the SuperLink closes it after 5, even while a request is on its way
 PAUSE = 2.0  # s until the next attempt after the SuperLink could not be reached
 PATIENCE = 120.0  # s for which a message's parts, or the delivery of its reply, are tried again
 _Found = TypeVar("_Found")
@@ -79,8 +85,20 @@ class RunEnded(Exception):
     """The run of a message has ended at the server, so that nobody waits for its reply."""
 
 
+class _Closing:
+    """Closes the connection after each poll and heartbeat while ``seldom()``, before it can idle for too long."""
+
+    def __init__(self, seldom: Callable[[], bool]) -> None:
+        self._seldom = seldom
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        if isinstance(context.message, (PullMessagesRequest, SendNodeHeartbeatRequest)) and self._seldom():
+            context.request.headers["Connection"] = "close"
+        return call_next(context)
+
+
 @contextlib.contextmanager
-def _opened(config: SiteConfig) -> Iterator[FleetHttpClient]:
+def _opened(config: SiteConfig, *others: ProtobufClientInterceptor) -> Iterator[FleetHttpClient]:
     """Give a client for the SuperLink's Fleet API; raise :class:`FedsynthError` for files that do not fit."""
     unfit = "the node's key or certificates cannot be used ({error}); `fedsynth site check` names the file"
     with said(unfit, OSError, TypeError, ValueError):
@@ -89,7 +107,8 @@ def _opened(config: SiteConfig) -> Iterator[FleetHttpClient]:
         if config.certificate.exists() and config.certificate_key.exists():  # a proxy may ask for it
             context.load_cert_chain(config.certificate, config.certificate_key)
     signed = NodeAuthHttpInterceptor(private, private.public_key())
-    interceptors = (RuntimeVersionHttpInterceptor(component_name="fedsynth"), signed)
+    version: ProtobufClientInterceptor = RuntimeVersionHttpInterceptor(component_name="fedsynth")
+    interceptors = (version, signed, *others)
     with FleetHttpClient(f"https://{config.superlink}", interceptors=interceptors, verify=context) as client:
         yield client
 
@@ -98,13 +117,17 @@ class FlowerNode:
     """Fetches a site's messages from Flower's server (SuperLink), answers them one by one, and sends the replies.
 
     ``site.toml`` in ``folder`` is read anew for each message. While one message is answered, messages of the same run
-    wait, and the server is told at once that the site is busy if one of another run comes.
+    wait, and the server is told that the site is busy if one of another run comes.
     """
 
     def __init__(self, folder: Path, config: SiteConfig) -> None:
         """Connect to nothing yet."""
         self._folder = folder
         self._config = config  # for the connection alone
+        self._pace = Pace(len(config.peers))
+        self._last_activity = -math.inf  # when it connected, took a message or replied
+        self._fastest = math.inf  # s that the SuperLink took at least to answer a poll
+        self._lag = 0.0  # s by which the last one took longer
         self._stopped = threading.Event()
         self._idle = IdleRuns(folder)
         self._node: Node | None = None  # as the SuperLink knows it
@@ -123,7 +146,7 @@ class FlowerNode:
         key or certificates cannot be used, or if another process answers with this node's key.
         """
         with (
-            _opened(self._config) as client,
+            _opened(self._config, _Closing(lambda: self._pause > KEPT)) as client,
             _alone(self._config),
             self._beating(client),
             ThreadPoolExecutor(1, "answer") as worker,
@@ -132,25 +155,40 @@ class FlowerNode:
                 while not self._stopped.is_set():
                     if not self._look(client, worker):
                         self._idle.close()
-                        self._stopped.wait(PAUSE if self._trouble else POLL)
+                    self._rest()
             finally:
                 worker.shutdown()
                 self._deactivate(client)
 
+    def _rest(self) -> None:
+        """Wait until the next poll; while a message is answered, none is due but those of other runs."""
+        if not wait_for_all(self._waiting, self._pace.idle).not_done:
+            self._stopped.wait(uneven(self._pause))
+
+    @property
+    def _pause(self) -> float:
+        if self._trouble:
+            return max(PAUSE, self._pace.due)
+        return self._pace.pause(time.monotonic() - self._last_activity, self._lag)
+
     def _look(self, client: FleetHttpClient, worker: ThreadPoolExecutor) -> bool:
         try:
             node = self._node if self._node and self._active else self._activate(client)
-            found = client.PullMessages(PullMessagesRequest(node=node))
+            found = self._poll(client, node)
             pulled = [message_from_proto(one) for one in found.messages_list[:1]]
             taken = list(zip(pulled, found.message_object_trees[:1], strict=True))
         except Exception as error:  # a SuperLink may answer anything at all; it must not end the site's process
             self._tell(error)
+            if not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+                self._active = False  # it may have given out a message, and gives it again to a node activated anew
             return False
         if self._trouble:
             _log.info("the SuperLink at %s accepts this node", self._config.superlink)
-            self._trouble = ""
+            self._trouble, self._last_activity = "", time.monotonic()
+            self._send_heartbeat(client, node)  # after an outage, the SuperLink has this node as away until the next
         if not taken:
             return False
+        self._last_activity = time.monotonic()
         ((message, tree),) = taken
         self._waiting = {at: run for at, run in self._waiting.items() if not at.done()}
         run = message.metadata.run_id
@@ -161,6 +199,14 @@ class FlowerNode:
             self._waiting[worker.submit(self._guarded, lambda: self._answer(client, node, message, tree), run)] = run
         return True
 
+    def _poll(self, client: FleetHttpClient, node: Node) -> PullMessagesResponse:
+        began = time.monotonic()
+        found = client.PullMessages(PullMessagesRequest(node=node))
+        seconds = time.monotonic() - began
+        self._fastest = min(self._fastest, seconds)
+        self._lag = seconds - self._fastest
+        return found
+
     def _guarded(self, work: Callable[[], None], run: int) -> None:
         """Do the work for a message of Flower's ``run``; a failure affects this message alone."""
         try:
@@ -169,13 +215,15 @@ class FlowerNode:
             _log.info("run %s has ended at the server; its message is dropped", run)
         except Exception as error:
             known = isinstance(error, httpx.HTTPError)
-            why = f" ({_reason(error, self._config)})" if known else ""
+            why = f" ({_reason(error, self._config, self._pace.away)})" if known else ""
             _log.warning(
                 "a message could not be fetched or its reply not delivered%s; the server sends it again",
                 why,
                 exc_info=not known,
             )
             self._active = False  # to be activated anew, which the server notices
+        finally:
+            self._last_activity = time.monotonic()
 
     def _answer(self, client: FleetHttpClient, node: Node, message: Message, tree: ObjectTree) -> None:
         run = message.metadata.run_id
@@ -196,12 +244,24 @@ class FlowerNode:
 
     # The node's state at the SuperLink
 
+    @property
+    def _interval(self) -> float:
+        """What Flower calls the time between heartbeats (s): half of that after which a node is away."""
+        return self._pace.away / HEARTBEAT_PATIENCE
+
     def _activate(self, client: FleetHttpClient) -> Node:
         self._deactivate(client)
+        self._follow_roster()
         public = public_key_to_bytes(load_node_key(self._config.key.read_bytes()).public_key())
-        asked = ActivateNodeRequest(public_key=public, heartbeat_interval=INTERVAL)
+        asked = ActivateNodeRequest(public_key=public, heartbeat_interval=self._interval)
         self._node, self._active = Node(node_id=client.ActivateNode(asked).node_id), True
+        self._last_activity = time.monotonic()
         return self._node
+
+    def _follow_roster(self) -> None:
+        """Take the pace of the roster that is there now: this process may be older than the site's admission."""
+        with contextlib.suppress(FedsynthError):  # `answer` says what is wrong with the files
+            self._pace = Pace(len(load_site_config(self._folder).peers))
 
     def _deactivate(self, client: FleetHttpClient) -> None:
         """Tell the SuperLink that this node is away; it then admits the node again at once."""
@@ -217,13 +277,9 @@ class FlowerNode:
         ended = threading.Event()
 
         def beat() -> None:
-            while not ended.wait(BEAT):
-                if self._node is None or not self._active:
-                    continue
-                try:
-                    client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL))
-                except (httpx.HTTPError, ValueError) as error:  # the next poll for messages meets the same, and says so
-                    _log.debug("no heartbeat: %s", error)
+            while not ended.wait(uneven(self._pace.heartbeat)):
+                if self._node is not None and self._active:
+                    self._send_heartbeat(client, self._node)
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
@@ -233,16 +289,22 @@ class FlowerNode:
             ended.set()
             thread.join()
 
+    def _send_heartbeat(self, client: FleetHttpClient, node: Node) -> None:
+        try:
+            client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=self._interval))
+        except (httpx.HTTPError, ValueError) as error:  # the next poll for messages meets the same, and says so
+            _log.debug("no heartbeat: %s", error)
+
     def _tell(self, error: Exception) -> None:
         """Log why the SuperLink cannot be used, once for each reason: what stands before the details in brackets."""
-        reason = _reason(error, self._config)
+        reason = _reason(error, self._config, self._pace.away)
         trouble = reason.partition(" (")[0]
         if trouble != self._trouble:
             _log.warning("%s; trying again", reason)
         self._trouble = trouble
 
 
-def _reason(error: Exception, config: SiteConfig) -> str:
+def _reason(error: Exception, config: SiteConfig, away: float) -> str:
     superlink, fault = config.superlink, _certificate_fault(error)
     status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
     if (fault or status == httpx.codes.BAD_REQUEST or _of_tls(error)) and (own := _own_fault(config)):
@@ -262,7 +324,7 @@ def _reason(error: Exception, config: SiteConfig) -> str:
         if known is not None and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
             return (
                 f"the SuperLink at {superlink} has this node as connected already: after a crash it takes the node "
-                f"back within {2 * INTERVAL:g} s; longer, and another machine uses this node's key, or the key is not "
+                f"back within {away:.0f} s; longer, and another machine uses this node's key, or the key is not "
                 "registered"
             )
         told = "; ask the coordinator: its own log says why, and a full disk is one reason" if status >= 500 else ""

@@ -24,6 +24,7 @@ from flwr.supercore.run import RunNotRunningException
 from fedsynth.deploy.batches import in_batches
 from fedsynth.deploy.flower.control import FULL
 from fedsynth.deploy.flower.records import ASK, BUSY, pack, unpack
+from fedsynth.deploy.pace import Pace
 from fedsynth.deploy.progress import SiteState, Tell, ignore_report
 from fedsynth.errors import FedsynthError, Interrupted, Refused, SiteLost
 from fedsynth.federation.transport import Message
@@ -32,7 +33,8 @@ from fedsynth.runs.ending import EndNotice
 
 POLL = 0.5  # s between two polls for replies
 LOOKS = 4  # polls for replies per poll for nodes
-GRACE = 30.0  # s that a reconnected site has after it missed a deadline
+GRACE = 30.0  # s that a reconnected site has, once it looks for messages, after it missed a deadline
+TOGETHER = 8  # messages in one call: a site that fetches one of many would ask for parts that are not sent yet
 LONGEST_PAUSE = 8.0  # s between two attempts at a site that is busy
 # Errors for an unreachable node, a lost message and a busy site: none is final.
 NOT_YET = {
@@ -82,20 +84,28 @@ class FlowerTransport:
     For a site without a valid reply in time, a reply with the code ``lost`` is yielded. A site that is not connected,
     disconnects or is slow is waited for up to ``deadline`` seconds. When it is back, it gets its messages again; to
     those that it has already answered it sends its stored replies, which costs it no privacy budget. A site that has
-    missed a deadline is passed over while it is not connected. When it is back, it has :data:`GRACE` seconds to answer;
-    once it has answered, the deadline applies again. A site that stays away therefore delays a run by one deadline. A
-    site that answers a message of another run says so, and is asked again every few seconds.
+    missed a deadline is passed over while it is not connected. When it is back, it has :data:`GRACE` seconds to answer,
+    and those until it looks for messages; once it has answered, the deadline applies again. A site that stays away
+    therefore delays a run by one deadline. A site that answers a message of another run says so, and is asked again
+    every few seconds.
 
-    ``poll`` is the time in seconds between two looks for replies. ``report(site, state)`` is called when a site is
-    ``connected``, ``away``, ``busy`` or has ``answered``.
+    ``enrolled`` is the number of sites in the roster, by which each paces its polls, if it is larger than that of the
+    run's ``sites``. ``poll`` is the time in seconds between two looks for replies. ``report(site, state)`` is called
+    when a site is ``connected``, ``away``, ``busy`` or has ``answered``.
     """
 
     grid: Grid
     sites: Sequence[str]
     deadline: float
+    enrolled: int = 0
     poll: float = POLL
     report: Tell = ignore_report
     _late: set[str] = field(default_factory=set, init=False)
+
+    @property
+    def _longest_poll(self) -> float:
+        """Seconds within which each connected site looks for messages, however long it had none."""
+        return Pace(max(self.enrolled, len(self.sites))).idle
 
     def nodes(self) -> dict[str, NodeInfo]:
         """Return the connected Flower nodes of the federation's sites, by site name; nodes of other names are left out.
@@ -121,6 +131,12 @@ class FlowerTransport:
 
         Raises :class:`SiteLost` if they are fewer than ``least``, and what :meth:`nodes` raises.
         """
+        if self.deadline < self._longest_poll:
+            _log.warning(
+                "deadline = %g is too short: a site may look for messages after %.0f s only, and is lost; raise it "
+                "under [deployment] in job.toml",
+                *(self.deadline, self._longest_poll),
+            )
         end = time.monotonic() + self.deadline
         connected: dict[str, NodeInfo] = {}
         while True:
@@ -161,29 +177,39 @@ class FlowerTransport:
         now = time.monotonic()
         for name in dict.fromkeys(message.site for message in asked):
             positions = [at for at, message in enumerate(asked) if message.site == name]
-            patience = min(GRACE, self.deadline) if name in self._late else self.deadline
+            patience = min(GRACE + self._longest_poll, self.deadline) if name in self._late else self.deadline
             for batch in in_batches(positions, lambda at: asked[at].size):
                 yield _Batch(name, batch, now + patience, self.poll * LOOKS)
 
     def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
-        """Send notices to the sites that are connected, and pass what they reply in ``patience`` s to ``accept``."""
-        nodes, sent = self.nodes(), dict[str, list[EndNotice]]()
-        by_site = {site: [notice for notice in notices if notice.site == site] for site in self.sites}
-        for site, told in by_site.items():
-            if told and site in nodes:
-                content = pack("requests", [notice.data for notice in told])
-                message = FlowerMessage(content, nodes[site].node_id, ASK, ttl=patience + GRACE, group_id="end")
-                with _reached():
-                    sent |= dict.fromkeys(self.grid.push_messages([message]), told)
+        """Send notices to the sites that are connected, and pass their replies to ``accept``.
+
+        They are waited for ``patience`` seconds after each connected site has looked for messages.
+        """
+        patience += self._longest_poll
+        nodes = self.nodes()
+        by_site = [[notice for notice in notices if notice.site == site] for site in self.sites if site in nodes]
+        groups = [group for group in by_site if group]
+        messages = [
+            FlowerMessage(
+                pack("requests", [notice.data for notice in group]),
+                nodes[group[0].site].node_id,
+                ASK,
+                ttl=patience + self.deadline,  # the last one may be sent long after the first
+                group_id="end",
+            )
+            for group in groups
+        ]
+        sent = {number: group for number, group in zip(self._sent(messages), groups, strict=True) if number}
         end = time.monotonic() + patience
         while sent and time.monotonic() < end:
             time.sleep(self.poll)
             with _reached():
                 replies = list(self.grid.pull_messages(list(sent)))
             for reply in replies:
-                told = sent.pop(reply.metadata.reply_to_message_id, [])
+                group = sent.pop(reply.metadata.reply_to_message_id, [])
                 try:
-                    for notice, part in zip(told, unpack("replies", reply.content), strict=True):
+                    for notice, part in zip(group, unpack("replies", reply.content), strict=True):
                         accept(notice, part)
                 except Exception as error:  # a reply may hold anything, or an error in place of content
                     _log.warning("a site's acknowledgement cannot be read: %s", error)
@@ -231,17 +257,21 @@ class FlowerTransport:
             ttl = max(batch.end - now, self.poll)
             pushed.append(FlowerMessage(content, node.node_id, ASK, ttl=ttl, group_id=group))
             batches.append(batch)
-        if not pushed:
-            return
-        with _reached():
-            try:
-                ids = list(self.grid.push_messages(pushed))  # empty if it takes none
-            except ObjectPushError as error:  # if the run has ended, the next call says so
-                _log.info("%s", error)
-                ids = []
-        for batch, sent in zip(batches, [*ids, *[""] * (len(batches) - len(ids))], strict=True):
-            batch.sent = sent or ""
+        for batch, sent in zip(batches, self._sent(pushed), strict=True):
+            batch.sent = sent
             batch.why = "its node connected anew" if sent else "Flower did not take the message"
+
+    def _sent(self, messages: Sequence[FlowerMessage]) -> Iterator[str]:
+        """Send messages, some at a time; yield Flower's id of each, empty if Flower did not take it."""
+        for start in range(0, len(messages), TOGETHER):
+            group = messages[start : start + TOGETHER]
+            with _reached():
+                try:
+                    ids = [sent or "" for sent in self.grid.push_messages(group)]  # empty if it takes none
+                except ObjectPushError as error:  # if the run has ended, the next call says so
+                    _log.info("%s", error)
+                    ids = []
+            yield from [*ids, *[""] * (len(group) - len(ids))]
 
     def _receive(self, exchange: _Exchange) -> None:
         waiting = {batch.sent: batch for batch in exchange.batches if batch.sent}
