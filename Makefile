@@ -150,6 +150,7 @@ bench: $(STAMP)
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.secure_sum
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.sites
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.flower
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.flower_sites
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.three_servers
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.rows
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.noise

@@ -24,6 +24,7 @@ PROGRAMS = {
     "noise": "noise",
     "mrf": "mrf --mbi",
     "flower": "flower",
+    "flower-sites": "flower_sites",
     "secure-sum": "secure_sum",
     "many-sites": "sites",
     "rows": "rows",
