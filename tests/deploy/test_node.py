@@ -179,7 +179,7 @@ def test_a_message_whose_delivery_is_cut_is_sent_again(tmp_path, world, tables, 
 def test_a_site_asks_seldom_while_nothing_is_due(tmp_path, world, tables, monkeypatch):
     """Without a run, and while it answers: it asked twice a second."""
     root = tmp_path / "federation"
-    lay_out(root, tables, SCHEMA, "local", "oneshot", budget=BUDGET, deadline=300.0, answer_every=10.0)
+    lay_out(root, tables, SCHEMA, "local", "oneshot", budget=BUDGET, deadline=300.0, answer_every=6.0)
     world.use(root)
     original, polls = FleetHttpClient.PullMessages, []
 
@@ -193,13 +193,13 @@ def test_a_site_asks_seldom_while_nothing_is_due(tmp_path, world, tables, monkey
         node._last_activity -= 60.0  # as if no message had come for a minute
         time.sleep(1.0)
         polls.clear()
-        time.sleep(12.0)
+        time.sleep(6.0)
         idle = len(polls)
         completed(world.deploy_run(root), 240)
-    assert idle <= 4
+    assert idle <= 2
     taken = next(moment for moment, message in polls if message)
-    assert len([moment for moment, _ in polls if taken < moment < taken + 10.0]) <= 3
-    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(polls) if taken + 11.0 < after]
+    assert len([moment for moment, _ in polls if taken < moment < taken + 6.0]) <= 2
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(polls) if taken + 7.0 < after]
     assert min(gaps) < 1.0  # once it has replied, it asks often
 
 
