@@ -30,6 +30,27 @@ from fedsynth.schema.misfits import Misfits, findings, with_lines
 
 _CHUNK = 1 << 16  # rows counted at a time
 _LISTED = 20  # columns named in a message
+_STRIP = 1 << 8  # axes whose products with all others are computed at a time
+
+
+PairBlock = tuple[Sequence[int], Sequence[int]]
+"""Two sequences of positions, which stand for pairs: :func:`pairs_of`."""
+
+
+def pairs_of(block: PairBlock) -> NDArray[np.int64]:
+    """Return the pairs of a block: each of the first positions with the later ones of these, and all second ones.
+
+    Shape ``(pairs, 2)``.
+    """
+    first, second = block
+    every = np.array([*first, *second], dtype=np.int64)
+    return np.stack([every[at] for at in np.triu_indices(len(first), 1, len(every))], axis=1)
+
+
+def count_pairs(block: PairBlock) -> int:
+    """Return how many pairs a block has."""
+    first, second = block
+    return len(first) * (len(first) - 1) // 2 + len(first) * len(second)
 
 
 class Rows(Protocol):
@@ -52,6 +73,15 @@ class Rows(Protocol):
         removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one table under
         add/remove adjacency is 1. Raises :class:`Unsupported` for an axis with cut points, if only codes of its values
         are known here.
+        """
+
+    def products(self, axes: Sequence[Axis], blocks: Sequence[PairBlock]) -> list[NDArray[np.int64]]:
+        """Return, for each pair of axes in each block, the sum over rows of the product of two signs (int64).
+
+        A row's sign on an axis, which must have two groups, is 1 in the first group and -1 in the second. A block is
+        two sequences of positions in ``axes``; its pairs are those of two axes of the first and, after those of each,
+        of this axis and all of the second (:func:`pairs_of`). Adding or removing one record changes each sum by one.
+        Raises :class:`Unsupported` as :meth:`tables` does.
         """
 
 
@@ -240,23 +270,12 @@ class Table:
         They are counted in one pass over the rows, in chunks whose codes fit into the cache. Raises
         :class:`Unsupported` for an axis with cut points over a column that ``numbers`` lacks.
         """
-        columns = self.schema.stored
         used = sorted({at for clique in cliques for at in clique})
-        for at in used:
-            if axes[at].cuts is not None and axes[at].column not in self.numbers:
-                raise Unsupported("these rows hold no numbers to apply cut points to; encode them with Schema.encode")
-        sizes = {at: axes[at].size(columns[axes[at].column].size, columns[axes[at].column].missing) for at in used}
+        sizes = {at: self._size(axes[at]) for at in used}
         shapes = [tuple(sizes[at] for at in clique) for clique in cliques]
         cells = [math.prod(shape) for shape in shapes]
         counted: list[NDArray[np.int64]] = []
-        rows = max(1 << 10, _CHUNK * 64 // max(64, len(used)))  # chunk size; smaller for many axes, to bound memory
-        for start in range(0, max(1, len(self)), rows):
-            stop = start + rows
-            places = {}
-            for at in used:
-                column, numbers = axes[at].column, self.numbers.get(axes[at].column)
-                part = None if numbers is None else numbers[start:stop]
-                places[at] = axes[at].places(self.codes[column][start:stop], part)
+        for places in self._places(axes, used):
             chunk = []
             for clique, size in zip(cliques, cells, strict=True):
                 flat = places[clique[0]]
@@ -267,8 +286,52 @@ class Table:
                     flat *= sizes[at]
                     flat += places[at]
                 chunk.append(np.bincount(flat, minlength=size))
-            counted = [np.add(a, b, out=a) for a, b in zip(counted, chunk, strict=True)] if start else chunk
+            counted = [np.add(a, b, out=a) for a, b in zip(counted, chunk, strict=True)] if counted else chunk
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
+
+    def products(self, axes: Sequence[Axis], blocks: Sequence[PairBlock]) -> list[NDArray[np.int64]]:
+        """Return the sums of :meth:`Rows.products`, by matrix products of the signs of a chunk of rows.
+
+        All entries of these are integers below 2^24, which single precision holds exactly.
+        """
+        used = sorted({at for first, second in blocks for at in (*first, *second)})
+        found = [np.zeros(count_pairs(block), dtype=np.int64) for block in blocks]
+        rank = {at: number for number, at in enumerate(used)}
+        members = [
+            (len(first), np.array([rank[at] for at in (*first, *second)], dtype=np.int64)) for first, second in blocks
+        ]
+        for places in self._places(axes, used):
+            signs = np.array([1 - 2 * places[at] for at in used], dtype=np.float32)
+            for sums, (firsts, at) in zip(found, members, strict=True):
+                every, start = signs[at], 0
+                for strip in range(0, firsts, _STRIP):
+                    products = every[strip : min(strip + _STRIP, firsts)] @ every[strip:].T
+                    for number, row in enumerate(products):
+                        later = row[number + 1 :]
+                        sums[start : start + len(later)] += later.astype(np.int64)
+                        start += len(later)
+        return found
+
+    def _size(self, axis: Axis) -> int:
+        column = self.schema.stored[axis.column]
+        return axis.size(column.size, column.missing)
+
+    def _places(self, axes: Sequence[Axis], used: Sequence[int]) -> Iterator[dict[int, NDArray[np.int64]]]:
+        """Yield the positions of the rows on the axes at the positions ``used``, for one chunk of rows after another.
+
+        There is at least one chunk; with many axes, chunks are smaller, to bound memory.
+        """
+        for at in used:
+            if axes[at].cuts is not None and axes[at].column not in self.numbers:
+                raise Unsupported("these rows hold no numbers to apply cut points to; encode them with Schema.encode")
+        rows = max(1 << 10, _CHUNK * 64 // max(64, len(used)))
+        for start in range(0, max(1, len(self)), rows):
+            places = {}
+            for at in used:
+                column, numbers = axes[at].column, self.numbers.get(axes[at].column)
+                part = None if numbers is None else numbers[start : start + rows]
+                places[at] = axes[at].places(self.codes[column][start : start + rows], part)
+            yield places
 
     def flat_codes(self, clique: Sequence[int]) -> NDArray[np.int64]:
         """Return each row's cell in the contingency table of a clique: its position in C order, shape ``(rows,)``."""

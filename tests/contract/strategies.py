@@ -18,7 +18,7 @@ from tests.contract.training_strategies import gradient_sums, local_trainings, r
 from fedsynth.cliques import MOST_WEIGHT
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, RecordCount
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, FLAIMSelection, MeasuredTables
-from fedsynth.methods.interactions import Interactions
+from fedsynth.methods.interactions import Contrasts, Interactions
 from fedsynth.methods.sketch import Sketches
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Computed, Rule, Schema, Stored
@@ -104,16 +104,40 @@ def counts(draw: st.DrawFn, schema: Schema) -> Counts:
 
 
 @st.composite
+def halved(draw: st.DrawFn, schema: Schema) -> Axis:
+    """Draw an axis of two groups, most of the time: the schema's bins, in groups."""
+    at = draw(st.integers(0, len(schema.stored) - 1))
+    size = schema.stored[at].size
+    inner = draw(st.lists(st.integers(0, 1), min_size=size - 2, max_size=size - 2))
+    return Axis(at, None, np.array([0, *inner, draw(rare(st.just(1), st.integers(0, 2)))], dtype=np.int64))
+
+
+@st.composite
+def blocks(draw: st.DrawFn, first: int, count: int) -> Contrasts:
+    """Draw contrasts of axes, of which those from the position ``first`` on, of ``count``, are mostly halved."""
+    place = rare(st.integers(min(first, count - 1), count - 1), st.integers(0, count))
+    named = draw(st.lists(place, min_size=2, max_size=5, unique=draw(rare(st.just(True), st.just(False)))))
+    cut = draw(st.integers(0, len(named)))
+    return Contrasts(tuple(named[:cut]), tuple(named[cut:]), draw(st.sampled_from([1, 2, 7, 64])))
+
+
+@st.composite
 def interactions(draw: st.DrawFn, schema: Schema) -> Interactions:
-    """Draw interactions of one to three of any axes, at most two of a table's encoded."""
+    """Draw interactions of one to three of any axes, at most two of a table's encoded, and contrasts of halved ones."""
     ours = draw(st.lists(axes(schema), min_size=1, max_size=4))
     place = rare(st.integers(0, len(ours) - 1), st.integers(0, len(ours)))
-    tables = draw(st.lists(st.lists(place, min_size=1, max_size=3, unique=True), min_size=1, max_size=4))
+    some = draw(st.sampled_from([(1, 4), (0, 4), (0, 0)]))
+    tables = draw(st.lists(st.lists(place, min_size=1, max_size=3, unique=True), min_size=some[0], max_size=some[1]))
     whole = draw(st.lists(place, max_size=2, unique=True))
     if not draw(rare(st.just(False), st.just(True))):
         whole += [at for table in tables for at in [of for of in table if of not in whole][2:]]
     weights = draw(st.booleans()) and [draw(st.sampled_from([1, 2, 7, 64])) for _ in tables]
-    return Interactions(tuple(ours), tuple(map(tuple, tables)), tuple(whole), tuple(weights or ()))
+    halves = draw(st.one_of(st.just([]), st.lists(halved(schema), min_size=2, max_size=6)))
+    block = blocks(len(ours), len(ours) + len(halves))
+    contrasts = draw(st.lists(block, min_size=1, max_size=3)) if halves else []
+    return Interactions(
+        (*ours, *halves), tuple(map(tuple, tables)), tuple(whole), tuple(weights or ()), tuple(contrasts)
+    )
 
 
 @st.composite

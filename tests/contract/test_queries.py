@@ -43,7 +43,7 @@ from fedsynth.methods.flaim_scores import GRID, FLAIMSelection
 from fedsynth.privacy.cost import Sensitivity, Unit
 from fedsynth.privacy.noise import KeyedBits, RandomBits
 from fedsynth.privacy.release import Exact
-from fedsynth.rows import Table, concatenate
+from fedsynth.rows import PairBlock, Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Integers
 
@@ -325,6 +325,10 @@ class Crowd:
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[Integers]:
         """Return the counts of all the rows."""
         return [table * self.count for table in self.one.tables(axes, cliques)]
+
+    def products(self, axes: Sequence[Axis], blocks: Sequence[PairBlock]) -> list[Integers]:
+        """Return the products of all the rows."""
+        return [sums * self.count for sums in self.one.products(axes, blocks)]
 
 
 @MANY

@@ -19,10 +19,10 @@ import pytest
 from tests.data import postgres
 
 from fedsynth.data.read import in_canonical_order, read_table
-from fedsynth.data.sources import open_source
+from fedsynth.data.sources import ibis, open_source
 from fedsynth.data.sources.streamed import stream
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.rows import Rows, Source, Table
+from fedsynth.rows import Rows, Source, Table, pairs_of
 from fedsynth.schema import Boolean, Categorical, Computed, Datetime, Identifier, Numeric, Rule, Schema, Stored
 from fedsynth.schema.bins import Axis
 
@@ -250,25 +250,34 @@ def questions(rng: np.random.Generator) -> list[Axis]:
 
 
 @each_way
-def test_every_axis_is_counted_alike(sources, expected, place, way):
+def test_every_axis_is_counted_alike(sources, expected, place, way, monkeypatch):
     if place not in sources:
         pytest.skip("no PostgreSQL server is installed here")
+    monkeypatch.setattr(ibis, "_PAIRS", 3)
     rng = np.random.default_rng(5)
     axes = questions(rng)
     cliques: list[tuple[int, ...]] = [(at,) for at in range(len(axes))]
     cliques += [tuple(pair) for pair in itertools.combinations(range(len(SCHEMA.stored)), 2)]
     cliques += [tuple(rng.permutation(len(axes))[:3].tolist()) for _ in range(10)] + [(2, 2), (5, 1, 0)]
+    halves = [Axis(column, None, np.arange(size) % 2) for column, size in enumerate(SCHEMA.sizes) if size > 1]
+    blocks = [((0, 2, 1), (4,)), ((3,), (1, 5)), ((2, 1), ())]
     with way(sources[place], SCHEMA) as rows:
         assert (len(rows), rows.rows_read) == (len(expected), ROWS)
         assert 0 < len(rows) < ROWS
         found = rows.tables(axes, cliques)
         (alone,) = rows.tables(axes, [(5, 0)])
         assert rows.tables(axes, []) == []
+        products = rows.products(halves, blocks)
+        assert rows.products(halves, []) == []
         assert str(len(rows)) not in repr(rows)
     for clique, table, right in zip(cliques, found, expected.tables(axes, cliques), strict=True):
         np.testing.assert_array_equal(table, right, err_msg=str([axes[at] for at in clique]))
         assert table.dtype == np.int64
     np.testing.assert_array_equal(alone, expected.tables(axes, [(5, 0)])[0])
+    for block, sums in zip(blocks, products, strict=True):
+        tables = expected.tables(halves, pairs_of(block).tolist())
+        assert sums.tolist() == [2 * int(table.trace()) - len(expected) for table in tables]
+        assert sums.dtype == np.int64
 
 
 def test_what_is_read_is_the_same_to_the_bit(sources):

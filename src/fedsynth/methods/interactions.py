@@ -23,7 +23,7 @@ from fedsynth.cliques import Clique, as_tables
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Extent, Position, Query, check_tables
 from fedsynth.privacy.cost import Sensitivity
-from fedsynth.rows import Rows
+from fedsynth.rows import Rows, count_pairs
 from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
 
 if TYPE_CHECKING:
@@ -38,15 +38,20 @@ GRAIN = 2**12
 _MOST_GROUPS = 2**12  # of an axis
 _MOST_ORDER = 3
 _MOST_CODED = 2  # axes of a table with codes: sums over 2^28 rows stay below 2^52, exact in doubles
-_MOST_TABLES = 2**18
+_MOST_TABLES = 2**16
+MOST_CONTRASTS = 2**20
+"""Contrasts of one question, at most."""
 
 _UNIT = float(GRAIN**_MOST_CODED)  # of all sums
+_HALF = GRAIN**_MOST_CODED // 2  # the product of the vectors of two groups of two axes, without its sign
 
+Positions = Annotated[tuple[Position, ...], msgspec.Meta(max_length=MOST_COLUMNS)]
 Tables = Annotated[
     tuple[Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=_MOST_ORDER)], ...],
-    msgspec.Meta(min_length=1, max_length=_MOST_TABLES),
+    msgspec.Meta(max_length=_MOST_TABLES),
 ]
-Weights = Annotated[tuple[Annotated[int, msgspec.Meta(ge=1, le=64)], ...], msgspec.Meta(max_length=_MOST_TABLES)]
+Weight = Annotated[int, msgspec.Meta(ge=1, le=64)]
+Weights = Annotated[tuple[Weight, ...], msgspec.Meta(max_length=_MOST_TABLES)]
 
 
 def basis(groups: int) -> Floats:
@@ -83,6 +88,23 @@ def encoded(counts: NDArray[np.int64], axis: int) -> Integers:
     return np.moveaxis(found, -1, axis)
 
 
+class Contrasts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """All pairs of the axes ``first``, and of one of these with one of ``second``, each of two groups, in a few bytes.
+
+    The positions are those of a question's axes, the order of the pairs that of :func:`~fedsynth.rows.pairs_of`.
+    ``weight`` is as in :class:`Interactions`.
+    """
+
+    first: Positions
+    second: Positions = ()
+    weight: Weight = 1
+
+    @property
+    def cells(self) -> int:
+        """Number of pairs."""
+        return count_pairs((self.first, self.second))
+
+
 class Interactions(Query, frozen=True):
     """Query for the interactions of columns: sums over rows of products of the codes of their groups.
 
@@ -92,15 +114,20 @@ class Interactions(Query, frozen=True):
     ``(groups - 1, ...)``, or ``groups`` along axes in ``whole``. Before noise is added, it is multiplied by
     ``weights[i]`` (an integer, 1 to 64; default 1) and, for each of at most two axes with codes that the table lacks,
     by ``GRAIN``, and divided by both afterwards.
+
+    Tables of pairs of axes with two groups have one number each, the pair's contrast. Of many columns, they are asked
+    by ``contrasts`` instead: each entry stands for many pairs (:class:`Contrasts`), whose contrasts follow those of the
+    tables, and are one part of the answer together.
     """
 
     kind: ClassVar[str] = "interactions"
     unit: ClassVar[float] = _UNIT
 
     axes: Annotated[tuple[Axis, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
-    tables: Tables
-    whole: Annotated[tuple[Position, ...], msgspec.Meta(max_length=MOST_COLUMNS)] = ()
+    tables: Tables = ()
+    whole: Positions = ()
     weights: Weights = ()
+    contrasts: Annotated[tuple[Contrasts, ...], msgspec.Meta(max_length=MOST_COLUMNS)] = ()
 
     @classmethod
     def over(
@@ -119,10 +146,15 @@ class Interactions(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` unless each axis covers all values of its column and has 2 to 4096 groups.
 
-        Tables must name existing axes, each at most once, and have one weight each, if any.
+        Tables and contrasts must name existing axes, each at most once; tables must have one weight each, if any, and
+        the axes of contrasts two groups. There is a table or an entry of contrasts at least, each entry stands for a
+        pair at least, and all of them for 2^20 at most (``MOST_CONTRASTS``).
         """
+        if not (self.tables or self.contrasts):
+            raise InvalidParameter("a question for interactions without tables and contrasts; ask for one at least")
         check_tables(schema, self.axes, self.tables, self.weights)
-        for axis, size in zip(self.axes, self._sizes(schema), strict=True):
+        sizes = self._sizes(schema)
+        for axis, size in zip(self.axes, sizes, strict=True):
             if not 2 <= size <= _MOST_GROUPS:
                 raise InvalidParameter(f"an axis of column {axis.column} has {size} groups; give 2 to {_MOST_GROUPS}")
         for table in self.tables:
@@ -130,6 +162,16 @@ class Interactions(Query, frozen=True):
                 raise InvalidParameter(f"table {table} has more than {_MOST_CODED} axes with codes; make others whole")
         if max(self.whole, default=0) >= len(self.axes):
             raise InvalidParameter(f"whole names an axis that does not exist; there are {len(self.axes)}")
+        for block in self.contrasts:
+            named = (*block.first, *block.second)
+            if max(named, default=0) >= len(self.axes) or len(set(named)) < len(named):
+                raise InvalidParameter(f"contrasts name each of the {len(self.axes)} axes at most once")
+            if any(sizes[at] != 2 for at in named):
+                raise InvalidParameter("contrasts need axes of two groups; ask for tables of the others")
+            if not block.cells:
+                raise InvalidParameter("contrasts of no pair; name two axes at least, one of them first")
+        if (many := sum(block.cells for block in self.contrasts)) > MOST_CONTRASTS:
+            raise InvalidParameter(f"{many} contrasts are more than {MOST_CONTRASTS}; ask for fewer pairs")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the answer (integers), in L1 and L2.
@@ -146,6 +188,11 @@ class Interactions(Query, frozen=True):
         Twice the product of all N, plus twice the largest of these, bounds |U - V|^2. In L1 the change is at most that
         of removing and adding.
 
+        Of two axes with two groups each, whatever these are, a contrast is the sum over rows of the product of two
+        signs, 1 or -1, times w / 2 in records. It moves by w / 2 if a row is added, and by w, from one sign to the
+        other, or not at all if it is replaced. Each contrast counts, also one that is asked for again, of the same
+        column twice, or of axes that divide it alike: squares, and absolute values, add up as above.
+
         The vectors are integers, so nothing is rounded afterwards, and all bounds are computed from these integers.
         """
         sizes = self._sizes(schema)
@@ -160,17 +207,22 @@ class Interactions(Query, frozen=True):
             l1 += factor * math.prod(sums for _, _, sums in axes)
             square += factor**2 * longest
             replaced += factor**2 * 2 * (longest + opposite)
+        for block in self.contrasts:
+            l1 += block.cells * block.weight * _HALF
+            square += block.cells * (block.weight * _HALF) ** 2
+            replaced += block.cells * (2 * block.weight * _HALF) ** 2
         return Sensitivity(l1, math.sqrt(square), 2 * l1, math.sqrt(replaced))
 
     @property
     def cliques(self) -> list[Clique]:
-        """The columns of each table."""
+        """The columns of each table, without contrasts."""
         return [tuple(self.axes[at].column for at in table) for table in self.tables]
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
-        """Return the shape of each table's answer; see the class."""
+        """Return the shape of each table's answer, and then the number of each entry's contrasts; see the class."""
         lengths = [size - (at not in self.whole) for at, size in enumerate(self._sizes(schema))]
-        return [tuple(lengths[at] for at in table) for table in self.tables]
+        tables = [tuple(lengths[at] for at in table) for table in self.tables]
+        return tables + [(block.cells,) for block in self.contrasts]
 
     def cells(self, schema: Schema) -> int:
         """Return the number of integers in an answer."""
@@ -178,21 +230,22 @@ class Interactions(Query, frozen=True):
 
     def extent(self, schema: Schema) -> Extent:
         """Return how much the tables show, in numbers of the answer."""
-        columns = {self.axes[at].column for table in self.tables for at in table}
-        return Extent(len(columns), max(map(len, self.tables)), self.cells(schema))
+        used = {at for table in self.tables for at in table}
+        used.update(at for block in self.contrasts for at in (*block.first, *block.second))
+        order = max([len(table) for table in self.tables] + [2 for _ in self.contrasts])
+        return Extent(len({self.axes[at].column for at in used}), order, self.cells(schema))
 
     def noise_of_counts(self, schema: Schema, std: float) -> Iterator[tuple[Clique, float]]:
         """Yield the noise that interactions leave in a count of each table of one or two columns with given margins.
 
         Without the margins, independent noise in k cells along an axis has 1 - 1/k of its variance left. One column's
-        merged values say nothing of their own numbers of rows, nor do halved columns. Of three columns, the pair that
-        is encoded counts, of which the table is a sum over the groups of the third.
+        merged values say nothing of their own numbers of rows, nor do contrasts. Of three columns, the pair that is
+        encoded counts, of which the table is a sum over the groups of the third.
         """
         sizes = self._sizes(schema)
-        for table, noise in zip(self.tables, self.stds(std), strict=True):
+        for table, noise in zip(self.tables, self.stds(std), strict=False):
             coded = [at for at in table if at not in self.whole]
-            halves = [at for at in coded if self.axes[at].merges and (sizes[at] == 2 or len(coded) == 1)]
-            if halves == coded:
+            if len(coded) == 1 and self.axes[coded[0]].merges:
                 continue
             left = math.prod(1 - 1 / sizes[at] for at in coded) * math.prod(
                 sizes[at] for at in table if at not in coded
@@ -201,33 +254,40 @@ class Interactions(Query, frozen=True):
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return bounds on what one record adds to any integer: no code exceeds its vector's length."""
-        most = max(self.weights, default=1) * GRAIN**_MOST_CODED
+        most = max(self._weights) * GRAIN**_MOST_CODED
         return -most, most
 
     def answer(self, rows: Rows) -> Integers:
         """Return a site's exact sums, times their weights, flattened in C order, one table after the other, int64.
 
         Counts add up to at most 2^28 rows, and each is multiplied by at most two codes, below 2^12 in absolute value
-        each, and by the table's factor: all partial sums stay below 2^58.
+        each, and by the table's factor: all partial sums stay below 2^58. So do those of contrasts.
         """
-        found = []
-        weights = self.weights or (1,) * len(self.tables)
-        for table, sums, weight in zip(self.tables, rows.tables(self.axes, self.tables), weights, strict=True):
+        parts = []
+        counted = rows.tables(self.axes, self.tables) if self.tables else []
+        for table, sums, weight in zip(self.tables, counted, self._weights, strict=False):
             for place, at in enumerate(table):
                 if at not in self.whole:
                     sums = encoded(sums, place)
-            found.append(sums.ravel() * (weight * self._scale(table)))
-        return np.concatenate(found)
+            parts.append(sums.ravel() * (weight * self._scale(table)))
+        if self.contrasts:
+            products = rows.products(self.axes, [(block.first, block.second) for block in self.contrasts])
+            parts += [sums * (block.weight * _HALF) for sums, block in zip(products, self.contrasts, strict=True)]
+        return np.concatenate(parts)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return each table's sums, in records."""
-        tables = as_tables(flat.astype(np.float64), self.shapes(schema))
-        weights = self.weights or (1,) * len(tables)
-        return [table / (weight * _UNIT) for table, weight in zip(tables, weights, strict=True)]
+        """Return each table's sums, and then each entry's contrasts, in records."""
+        parts = as_tables(flat.astype(np.float64), self.shapes(schema))
+        return [part / (weight * _UNIT) for part, weight in zip(parts, self._weights, strict=True)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise in a number of each table, in records."""
-        return [std / (weight * _UNIT) for weight in self.weights or (1,) * len(self.tables)]
+        """Return the standard deviation of the noise in a number of each part of :meth:`split`, in records."""
+        return [std / (weight * _UNIT) for weight in self._weights]
+
+    @property
+    def _weights(self) -> list[int]:
+        """The weights of all tables and contrasts."""
+        return [*(self.weights or (1,) * len(self.tables)), *(block.weight for block in self.contrasts)]
 
     def _scale(self, table: Sequence[int]) -> int:
         """Return the power of ``GRAIN`` that gives a table the unit of those with two encoded axes."""

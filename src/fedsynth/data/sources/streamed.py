@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedsynth.data.read import check_columns
 from fedsynth.data.sources.arrow import encode, in_parts
-from fedsynth.rows import NoSingleRows, Rows, Source, Table
+from fedsynth.rows import NoSingleRows, PairBlock, Rows, Source, Table, count_pairs
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 
@@ -62,6 +62,14 @@ class StreamedRows(NoSingleRows):
         for part in self._parts():
             counted = part.tables(axes, cliques)
             found = [np.add(a, b, out=a) for a, b in zip(found, counted, strict=True)] if found else counted
+        return found
+
+    def products(self, axes: Sequence[Axis], blocks: Sequence[PairBlock]) -> list[NDArray[np.int64]]:
+        """Return the sums of :meth:`Rows.products <fedsynth.rows.Rows.products>`, from one pass over the source."""
+        found = [np.zeros(count_pairs(block), dtype=np.int64) for block in blocks]
+        for part in self._parts():
+            for sums, more in zip(found, part.products(axes, blocks), strict=True):
+                sums += more
         return found
 
     def _parts(self) -> Iterator[Table]:
