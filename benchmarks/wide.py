@@ -1,14 +1,20 @@
-"""Made tables of many columns, for benchmarks: strong relations of every kind between fillers that nothing depends on.
+"""Tables of many columns, for benchmarks: made ones, which depend on their seed alone, and samples of public ones.
 
-Both tables have columns that are functions of another, pairs of categories with Cramér's V of about 0.5, correlated
-numbers with heavy tails and heaps, a rare class, and a label. They depend on the seed alone.
+Two made tables have strong relations of every kind between fillers that nothing depends on: columns that are functions
+of another, pairs of categories with Cramér's V of about 0.5, correlated numbers with heavy tails and heaps, a rare
+class, and a label. Six have few rows for their columns, drawn from hidden factors, from a tree, or mostly
+independently; they and the samples are coded: each column has the same few codes for every method.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from benchmarks import DATA
 
 Codes = NDArray[np.int64]
 Columns = dict[str, NDArray[np.generic]]
@@ -16,6 +22,9 @@ Columns = dict[str, NDArray[np.generic]]
 _TIED = 0.5  # Cramér's V of two categories that are tied, if the first is uniform
 _BLOCK = 32  # columns of a block
 _ZIPF = 8  # values of a filler of categories, at most
+_CELLS = 16  # codes of a number: cells of equal width
+_REACH = 3.0  # of a made number, in standard deviations; what lies beyond is clipped
+_MOST = 20  # distinct integers of a column of codes
 
 
 def made_wide() -> pd.DataFrame:
@@ -111,3 +120,144 @@ def _filler(at: int, rows: int, rng: np.random.Generator) -> NDArray[np.generic]
     if at % 4 == 2:
         return np.where(rng.random(rows) < 0.4, 0.0, rng.exponential(200, rows).round(2))
     return rng.random(rows) < 0.1 + 0.4 * rng.random()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Coded tables
+
+
+def factor_60() -> pd.DataFrame:
+    """Return the table "factor-60": 5,000 rows, 60 columns that depend on one or two of 5 hidden factors each."""
+    return _factors(5_000, 60, factors=5, seed=10)
+
+
+def factor_120() -> pd.DataFrame:
+    """Return the table "factor-120": 6,000 rows, 120 columns that depend on one or two of 10 hidden factors each."""
+    return _factors(6_000, 120, factors=10, seed=11)
+
+
+def tree_50() -> pd.DataFrame:
+    """Return the table "tree-50": 2,000 rows, 50 columns, each but the first a noisy function of an earlier one."""
+    return _tree(2_000, 50, seed=12)
+
+
+def tree_80() -> pd.DataFrame:
+    """Return the table "tree-80": 6,000 rows, 80 columns, each but the first a noisy function of an earlier one."""
+    return _tree(6_000, 80, seed=13)
+
+
+def sparse_70() -> pd.DataFrame:
+    """Return the table "sparse-70": 5,000 rows, 70 columns in 14 pairs of strongly related ones and 42 others."""
+    return _sparse(5_000, 70, pairs=14, seed=14)
+
+
+def sparse_100() -> pd.DataFrame:
+    """Return the table "sparse-100": 5,000 rows, 100 columns in 20 pairs of strongly related ones and 60 others."""
+    return _sparse(5_000, 100, pairs=20, seed=15)
+
+
+def covertype_coded() -> pd.DataFrame:
+    """Return 5,000 rows of Covertype's balanced sample, coded: 53 columns; the label is ``Cover_Type``."""
+    return coded(pd.read_parquet(DATA / "covtype15k.parquet"), 5_000)
+
+
+def diabetes_coded() -> pd.DataFrame:
+    """Return 4,000 rows of Diabetes, coded, without numbers of persons; the label is ``readmitted``."""
+    frame = pd.read_parquet(DATA / "diabetes.parquet")
+    return coded(frame.drop(columns=["encounter_id", "patient_nbr"]), 4_000)
+
+
+def census_coded() -> pd.DataFrame:
+    """Return 4,000 rows of Census, coded: 41 columns; the label is ``label``."""
+    return coded(pd.read_parquet(DATA / "census_income_kdd_30pct.parquet"), 4_000)
+
+
+def intrusion_coded() -> pd.DataFrame:
+    """Return 4,000 rows of Intrusion, coded; the label is ``label``."""
+    return coded(pd.read_parquet(DATA / "intrusion.parquet"), 4_000)
+
+
+def coded(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
+    """Return so many random rows of ``frame``, always the same, as codes: integers for numbers, text for categories.
+
+    A number of more than 20 distinct values has 16 cells of equal width between its bounds in the whole ``frame``.
+    Columns with one value in these rows are left out.
+    """
+    chosen = np.random.default_rng(0).permutation(len(frame))[:rows]
+    found = {}
+    for name in frame:
+        values = frame[name]
+        if pd.api.types.is_numeric_dtype(values) and values.nunique() > _MOST:
+            numbers = values.to_numpy(dtype=np.float64)
+            codes = _equal_cells(numbers, float(numbers.min()), float(numbers.max()))[chosen]
+        else:
+            codes = values.to_numpy()[chosen]
+        if len(pd.unique(codes)) > 1:
+            found[str(name)] = codes
+    return pd.DataFrame(found)
+
+
+def _equal_cells(numbers: NDArray[np.float64], low: float, high: float) -> Codes:
+    """Return the cell, from 0, of each number among ``_CELLS`` (16) of equal width from ``low`` to ``high``."""
+    return np.clip((numbers - low) / (high - low) * _CELLS, 0, _CELLS - 1).astype(np.int64)
+
+
+def _observed(latent: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.generic]:
+    """Return a column that depends on a standard normal variable: codes of a number, or an unordered category."""
+    if rng.random() < 0.5:
+        shape = np.exp(0.6 * latent) - 1 if rng.random() < 0.5 else latent
+        return _equal_cells(shape, -_REACH, _REACH)
+    values = int(rng.integers(2, 9))
+    below = np.cumsum(rng.dirichlet(np.full(values, 2.0)))[:-1]
+    codes = np.searchsorted(np.quantile(latent, below), latent)
+    return _nominal(rng.permutation(values)[codes])
+
+
+def _nominal(codes: Codes) -> NDArray[np.generic]:
+    return np.char.add("value ", codes.astype(str))
+
+
+def _shuffled(columns: Sequence[NDArray[np.generic]], rng: np.random.Generator) -> pd.DataFrame:
+    return pd.DataFrame({f"c{at}": columns[place] for at, place in enumerate(rng.permutation(len(columns)))})
+
+
+def _factors(rows: int, columns: int, factors: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    hidden = rng.standard_normal((rows, factors))
+    found = []
+    for _ in range(columns):
+        loads = np.zeros(factors)
+        loads[rng.choice(factors, int(rng.integers(1, 3)), replace=False)] = rng.uniform(-1, 1)
+        own = rng.uniform(0.3, 1.0)
+        latent = (hidden @ loads + own * rng.standard_normal(rows)) / np.sqrt(loads @ loads + own**2)
+        found.append(_observed(latent, rng))
+    return _shuffled(found, rng)
+
+
+def _tree(rows: int, columns: int, seed: int) -> pd.DataFrame:
+    """Return columns in a random tree: by turns, correlated with the parent, or a function of it in some rows."""
+    rng = np.random.default_rng(seed)
+    latent = [rng.standard_normal(rows)]
+    for at in range(1, columns):
+        parent, fresh = latent[rng.integers(max(0, at - 12), at)], rng.standard_normal(rows)
+        if at % 2:
+            correlation = rng.choice([-1, 1]) * rng.uniform(0.4, 0.95)
+            latent.append(correlation * parent + np.sqrt(1 - correlation**2) * fresh)
+        else:
+            latent.append(np.where(rng.random(rows) < rng.uniform(0.3, 0.9), -np.abs(parent) + 0.8, fresh))
+    return _shuffled([_observed((one - one.mean()) / one.std(), rng) for one in latent], rng)
+
+
+def _sparse(rows: int, columns: int, pairs: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    found = [_observed(rng.standard_normal(rows), rng) for _ in range(columns - 2 * pairs)]
+    for at in range(pairs):
+        if at % 2:
+            shared, loads = rng.standard_normal(rows), rng.uniform(0.7, 0.95)
+            own = np.sqrt(1 - loads**2)
+            found += [_observed(loads * shared + own * rng.standard_normal(rows), rng) for _ in range(2)]
+        else:
+            values = int(rng.integers(3, 9))
+            codes = rng.choice(values, rows, p=rng.dirichlet(np.full(values, 3.0)))
+            found += [_nominal(codes), _nominal(_tied(codes, int(rng.integers(2, values + 1)), rng))]
+    return _shuffled(found, rng)

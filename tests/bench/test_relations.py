@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from benchmarks import relations
-from benchmarks.wide import made_wide, made_wide_100
+from benchmarks.wide import coded, made_wide, made_wide_100
 
 from fedsynth.bench.grid import training_and_test
 from fedsynth.bench.spec import read_spec
 from fedsynth.data.draft import draft_schema
 from fedsynth.evaluation.dependence import strong_associations
 from fedsynth.evaluation.metrics import FinishedRun
+from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
@@ -38,6 +39,33 @@ def test_made_tables_depend_on_nothing_but_their_seed_and_hold_strong_pairs_of_e
     } <= strong
     assert not any(name.startswith("filler") for pair in strong for name in pair)
     assert frame["status"].nunique() == 3
+
+
+@pytest.mark.parametrize("name", ["factor-60", "factor-120", "tree-50", "tree-80", "sparse-70", "sparse-100"])
+def test_coded_tables_depend_on_nothing_but_their_seed_and_have_few_rows_a_column(name):
+    spec = read_spec((relations.SPEC.parent / "wide.toml").read_text(encoding="utf-8"))
+    made = named(spec.datasets[name].file)
+    frame = made()
+    pd.testing.assert_frame_equal(frame, made())
+    assert frame.shape[1] == int(name.split("-")[1])
+    assert 30 < len(frame) / frame.shape[1] < 100
+    table = draft_schema(frame).schema.encode(frame)
+    assert table.left_out == 0
+    assert all(isinstance(column, Categorical) for column in table.schema.stored)
+    assert max(table.schema.sizes) <= 16
+    assert len(strong_associations(table)["above 0.3"]) > 10
+
+
+def test_numbers_are_coded_by_cells_of_equal_width_between_the_bounds_of_the_whole_table():
+    frame = pd.DataFrame(
+        {"x": np.linspace(0, 16, 1601), "few": np.arange(1601) % 3, "one": 7, "name": ["a", "b"] * 800 + ["a"]}
+    )
+    found = coded(frame, 500)
+    assert list(found) == ["x", "few", "name"]
+    assert len(found) == 500
+    pd.testing.assert_frame_equal(found, coded(frame, 500))
+    whole = coded(frame, 1601).sort_values("x", ignore_index=True)["x"]
+    assert whole.tolist() == np.minimum(np.arange(1601) // 100, 15).tolist()
 
 
 def halved(rows: int, same: int, seed: int = 0) -> Table:

@@ -31,9 +31,12 @@ _NOISE = "the pair's own noise: its table has .85 (trusted) and .65 (secure) onc
 LOST: dict[tuple[str, ...], str] = {
     ("BounceRates", "ExitRates", "trusted"): _NOISE,
     ("BounceRates", "ExitRates", "secure"): _NOISE,
-    ("Informational", "Informational_Duration", "secure"): "of the 2,400 rows beside both heaps of zeros, noise hides "
-    "the correlation of .6 (.17 to .65 with noise of .25), and they come out independent: .17 is lost",
 }
+
+
+# Of the 2,400 rows beside both heaps of zeros, noise hides the correlation of .6 in some seeds, and they come out
+# independent: a mean over ten seeds has a standard error of .04.
+HIDDEN = {("Informational", "Informational_Duration"): 0.2}
 
 
 def over_trusts(*cases: tuple[str, ...]) -> list[ParameterSet]:
@@ -195,4 +198,4 @@ def test_shoppers_keep_their_medians(column, trust):
     ),
 )
 def test_shoppers_keep_their_correlations(first, second, trust):
-    assert correlations(shoppers(trust), first, second) < CORRELATIONS
+    assert correlations(shoppers(trust), first, second) < HIDDEN.get((first, second), CORRELATIONS)

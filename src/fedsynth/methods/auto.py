@@ -7,15 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedsynth.cliques import Clique, Workload, all_marginals, kruskal
 from fedsynth.errors import positive, whole
-from fedsynth.methods.contrasts import contrasts
+from fedsynth.methods.contrasts import CLEAR, contrasts, most_halvings
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.interactions import clean_slices, measure_interactions
+from fedsynth.methods.interactions import Interaction, clean_slices, measure_interactions
 from fedsynth.methods.measure import (
     EXACT_STD,
     averages,
@@ -39,7 +39,9 @@ from fedsynth.schema.columns import Datetime, Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
+    from fedsynth.models.estimate import Measurement
     from fedsynth.models.mrf import MarkovRandomField
+    from fedsynth.models.pair_tables import PairTable
     from fedsynth.models.synthesizer import Model, Synthesizer
     from fedsynth.privacy.cost import Budget
     from fedsynth.schema import Schema
@@ -48,9 +50,13 @@ _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # share of all pairs that the last round is planned for, before their dependence is known
 DROWNED = 0.05  # share of the rows: with more noise per cell, one number a pair shows more than a coarse table
-WEAKEST = 0.3  # correlation of signs that contrasts should show
-DEAREST = 0.45  # share for contrasts, at most, of the budget that the survey leaves
-HOPELESS = 0.5  # share that contrasts would need from which on all pairs are measured once instead
+TABLED = 2**15  # pairs of which one question may have tables, at most
+WEAKEST = 0.3  # correlation of signs that contrasts should show, by four deviations
+STRONGEST = 0.9  # correlation of signs that contrasts must show, for one number a pair
+DEAREST = 0.3  # share for contrasts, at most, of the budget that the survey leaves
+HOPELESS = 0.5  # share that contrasts would need from which on they show strong correlations alone
+HALVINGS = 3, 2  # of a category: where contrasts show weak relations, and where noise hides these
+RELATED = 3  # pairs for each column that contrasts choose, at most
 TARGET = 0.25  # share of the contrasts' cost for pairs with the target
 FEW = 4  # values that a column may have at most for tables of three columns with it
 LARGEST = 2**16  # cells of a table of three columns, at most
@@ -59,6 +65,34 @@ ROOM = 8.0, 32.0  # MiB of the model, least and most
 ROOMY = 2000.0  # rows for one standard deviation of noise in a cell, from which on a model may have more than the least
 SIZE = 0.25  # without a pilot of tables, pairs enter the model by strength / (cells of their table) to this power
 COARSE, FINE = 0.1, 0.35  # share of the survey without columns of numbers, and with
+
+
+class Plan(NamedTuple):
+    """What a pilot leaves to the last round: the groups to count, the pairs to measure, and a share of the budget.
+
+    ``how`` says what the pilot consisted of: "tables", "contrasts" or "none". ``chosen`` are the pairs, which fit into
+    one model over the groups of ``domain``. ``strengths`` are the estimated L2 distances of pairs from independence, in
+    records, of all pairs or, without a pilot, of none. ``tables`` is a pilot of tables, if there was one.
+    """
+
+    how: str
+    domain: Domain
+    chosen: list[Clique]
+    share: float
+    strengths: Mapping[Clique, float] = {}
+    tables: Pilot | None = None
+
+
+class Measured(NamedTuple):
+    """The averages of all releases: tables of single columns and of ``pairs``, and those ``divided`` by a third column.
+
+    All columns have a table in ``ones``. ``divided`` are the interactions of two columns for each value of a third one,
+    whose sums are among the pairs.
+    """
+
+    ones: list[Measurement]
+    pairs: list[Measurement]
+    divided: list[Interaction]
 
 
 @method("auto", adaptive=True, order=3, apportions=True)
@@ -79,8 +113,8 @@ class Auto:
 
     If the noise in a cell of the pilot would exceed a twentieth of the rows, as with many columns, the pilot halves
     each column and releases one to three numbers for each pair (:mod:`fedsynth.methods.contrasts`), and round (3)
-    measures the pairs that stand out. If noise would hide most relations there, too, the pilot is skipped, and all
-    pairs are measured once.
+    measures the pairs that stand out. If noise would hide even the strongest relations there, the pilot is skipped, and
+    columns are measured alone, with no pairs but those of the target, the workload and the schema's rules.
 
     Source: the structure follows PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); the
     denoising is in :mod:`fedsynth.models.pair_tables`.
@@ -98,7 +132,7 @@ class Auto:
         round counts once more. Of a number, the survey alone shows the values within a group.
     pilot_share
         Share of the budget for the second round; the third gets the rest. A pilot of contrasts may get a larger share,
-        up to 45 % of what the survey leaves, if it needs this to show moderate dependence.
+        up to 30 % of what the survey leaves, if it needs this to show moderate dependence.
     purpose_share
         Share of the last round's budget that the pairs of interest (see ``workload``) get together, if they would get
         less otherwise; the share spent can differ by a few per cent, since tables have whole-number weights.
@@ -131,95 +165,139 @@ class Auto:
         The result's ``info`` has the ``cliques`` of the graphical model, and what the ``pilot`` consisted of: "tables",
         "contrasts" or "none".
         """
-        schema, budget = federation.schema, federation.budget
-        pairs = all_marginals(len(schema.stored), 2)
+        schema = federation.schema
+        columns = len(schema.stored)
         self._at(schema)
 
         # 1. Single columns.
         numbers = any(isinstance(column, Numeric | Datetime) for column in schema.stored)
         first = self.survey_share or (FINE if numbers else COARSE)
-        found = survey(federation, first if pairs else 1.0)
-        total = found.total
-        room = self.max_megabytes or room_for(total, noise_of(federation, share_left(first), 2 * len(schema.stored)))
+        found = survey(federation, first if columns > 1 else 1.0)
+        room = self.max_megabytes or room_for(found.total, noise_of(federation, share_left(first), 2 * columns))
 
         # 2. All pairs: tables over coarse groups or, where these would drown in noise, one to three numbers each.
-        look, seen, left, how = None, None, share_left(first), "none"
-        again = max(FINE - first, 0.0)  # share for columns in the last round, where noise hides much of the pairs
-        if pairs and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
-            how, left, again = "tables", share_left(first, self.pilot_share), 0.0
+        plan = self._piloted(federation, found, share_left(first), room)
+
+        # 3. Columns and chosen pairs, some of them for each value of a third column; then the average of all releases.
+        column, triples = self._triples(plan)
+        again = 0.0 if plan.tables else max(FINE - first, 0.0)  # for columns, where noise hides much of the pairs
+        last = self._measured(federation, plan, found.total, column, triples, again)
+
+        # 4. A model of the pairs that depend on each other, or that would come out dependent without their tables.
+        model, cliques, clean = self._modelled(plan, last, found.total, column, triples, room)
+        correlations = {pair: one.correlation for pair, one in clean.items()}
+        if plan.tables:
+            correlations = plan.tables.correlations | correlations
+        mixed = {table.clique: table.std for table in last.pairs if not clean[table.clique].apart}
+        info = {"method": "auto", "cliques": [list(clique) for clique in cliques], "pilot": plan.how}
+        return plan.domain.synthesizer(with_places(model, plan.domain, correlations, mixed), info)
+
+    def _piloted(self, federation: Federation, found: Survey, left: float, room: float) -> Plan:
+        """Estimate all pairs in one sum, as well as noise allows, and choose those to measure in the last round.
+
+        ``left`` is the share of the budget that the survey of columns ``found`` leaves, and ``room`` the largest size
+        of the model in MiB.
+        """
+        schema, total = federation.schema, found.total
+        pairs = all_marginals(len(schema.stored), 2)
+        tied = _tied(schema)
+        if not pairs:
+            return Plan("none", self._domain(federation, found, left, 0), [], left)
+        if len(pairs) <= TABLED and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
+            left -= self.pilot_share
             domain = self._domain(federation, found, left, math.ceil(PLANNED * len(pairs)))
             look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
-            chosen = self._chosen(domain, look, federation.std(table_of((0,)), left), budget, room)
-        elif pairs and (share := self._contrast_share(federation, pairs, total)) <= HOPELESS:
-            share = max(min(share, DEAREST * left), self.pilot_share)
-            how, left = "contrasts", share_left(first, share)
-            tied = _tied(schema)
-            unknown = [pair for pair in pairs if pair not in tied]
-            seen = contrasts(federation, found, unknown, share, self._purpose(schema, unknown), TARGET)
-            related = [*tied, *seen.clear]
+            chosen = self._chosen(domain, look, federation.std(table_of((0,)), left), federation.budget, room)
+            return Plan("tables", domain, chosen, left, look.strengths, look)
+        weak = _share_to_show(WEAKEST, 4.0, federation, 2 * len(pairs), total)
+        favoured = [pair for pair, matters in zip(pairs, self._purpose(schema, pairs), strict=True) if matters]
+        most = HALVINGS[0] if weak <= HOPELESS else HALVINGS[1]
+        most = min(most, most_halvings(len(schema.stored), len(favoured)))
+        if most and _share_to_show(STRONGEST, CLEAR, federation, len(pairs), total) <= DEAREST * left:
+            share = max(min(weak, DEAREST * left), self.pilot_share)
+            left -= share
+            seen = contrasts(federation, found, most, share, favoured, TARGET)
+            strengths = seen.strengths | dict.fromkeys(tied, total)
+            related = list(dict.fromkeys([*tied, *seen.clear[: RELATED * len(schema.stored)]]))
             planned = min(max(len(related), len(schema.stored)), 2 * len(schema.stored))
             domain = self._domain(federation, found, left, planned)
-            chosen = self._held(domain, *kruskal(related), dict.fromkeys(tied, total) | seen.strengths, room)
-        else:
-            if pairs:
-                _log.warning(
-                    "no pilot: noise would hide all but the strongest relations in it, so all pairs are counted once, "
-                    "over few groups of values; a larger epsilon, more rows or fewer columns show more"
-                )
-            domain = self._domain(federation, found, left, len(pairs))
-            chosen = list(pairs)
-        strengths = look.strengths if look else dict.fromkeys(pairs, total) | seen.strengths if seen else {}
+            return Plan("contrasts", domain, self._held(domain, *kruskal(related), strengths, room), left, strengths)
+        _log.warning(
+            "no pilot: noise would hide even the strongest relations in it, so columns are measured alone, and pairs "
+            "with the target or within the workload; a larger epsilon, more rows or fewer columns show more"
+        )
+        named = list(dict.fromkeys([*tied, *favoured]))
+        domain = self._domain(federation, found, left, max(len(named), len(schema.stored)))
+        return Plan("none", domain, self._held(domain, *kruskal(named), dict.fromkeys(named, total), room), left)
 
-        # 3. The chosen pairs, some of them for each value of a third column; then the average of all releases.
-        ones = one_way(domain.held)
-        column, triples = self._triples(domain, strengths, chosen) if strengths else (0, [])
+    def _measured(
+        self,
+        federation: Federation,
+        plan: Plan,
+        total: float,
+        column: int,
+        triples: Sequence[Clique],
+        again: float,
+    ) -> Measured:
+        """Measure columns, the chosen pairs of ``plan``, and ``triples`` with a third ``column``, with what is left.
+
+        ``again`` is the share of the budget that columns get together at least. Tables of ``total`` records that the
+        survey or the pilot has counted before are averaged with theirs.
+        """
+        domain, ones = plan.domain, one_way(plan.domain.held)
         within = {tuple(at for at in triple if at != column) for triple in triples}
-        divided = [
-            clique for clique in (*all_marginals(len(schema.stored), 1), *chosen) if min(domain.shape(clique)) > 1
-        ]
-        asked = [clique for clique in divided if clique not in within] + triples
-        measured, split = [], []
-        if pairs and asked:
+        every = (*all_marginals(len(domain.held), 1), *plan.chosen)
+        asked = [clique for clique in every if min(domain.shape(clique)) > 1 and clique not in within] + list(triples)
+        released: list[Interaction] = []
+        if len(domain.held) > 1 and asked:
+            purpose = self._purpose(domain.schema, asked)
             weights = pair_weights(
-                domain, asked, budget, self._purpose(schema, asked), self.purpose_share, column, again / left
+                domain, asked, federation.budget, purpose, self.purpose_share, column, again / plan.share
             )
-            released = measure_interactions(federation, domain, asked, left, weights, column)
-            margins = margins_of(domain, ones, total)
-            ones = averages([*ones, *(one.table(margins, total) for one in released if len(one.clique) == 1)])
-            margins = margins_of(domain, ones, total)
-            split = [one for one in released if len(one.clique) == 3]
-            apart = [*(one for one in released if len(one.clique) == 2), *(one.summed(column) for one in split)]
-            measured = [one.table(margins, total) for one in apart]
-        if look is not None:
-            measured = look.worked_into(measured)
+            released = measure_interactions(federation, domain, asked, plan.share, weights, column)
+        margins = margins_of(domain, ones, total)
+        singles, pairs, divided = ([item for item in released if len(item.clique) == order] for order in (1, 2, 3))
+        ones = averages([*ones, *(single.table(margins, total) for single in singles)])
+        margins = margins_of(domain, ones, total)
+        summed = (triple.summed(column) for triple in divided)
+        tables = [pair.table(margins, total) for pair in (*pairs, *summed)]
+        return Measured(ones, plan.tables.worked_into(tables) if plan.tables else tables, divided)
 
-        clean = clean_pairs(domain, ones, measured, total)
-        if look is None:
-            strong = {pair: one.strength for pair, one in clean.items()}
-            tree, others = kruskal(sorted(strong, key=lambda pair: -strong[pair]))
-            chosen = self._held(domain, tree, [pair for pair in others if clean[pair].clear], strong, room)
-        kept = [pair for pair in chosen if pair in clean and (look is None or clean[pair].clear)]
-        stds = {table.clique: table.std for table in measured}
-        fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
-        held = select_fitting(domain.sizes, kept, triples, room, domain.zeros)[len(kept) :]
-        fitted += [clean_slices(table, column, clean, margins, total) for table in split if table.clique in held]
-        model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
-        info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": how}
-        correlations = {pair: one.correlation for pair, one in clean.items()}
-        if look is not None:
-            correlations = look.correlations | correlations
-        mixed = {pair: std for pair, std in stds.items() if not clean[pair].apart}
-        return domain.synthesizer(with_places(model, domain, correlations, mixed), info)
+    def _modelled(
+        self, plan: Plan, last: Measured, total: float, column: int, triples: Sequence[Clique], room: float
+    ) -> tuple[MarkovRandomField, list[Clique], dict[Clique, PairTable]]:
+        """Return a model of ``total`` rows fitted to the denoised tables of the last round, its cliques, and the pairs.
+
+        It has the chosen pairs that are clear (:class:`~fedsynth.models.pair_tables.PairTable`), and those whose tables
+        contradict a model without them: two causes of one effect are independent, but a model of both effects alone
+        makes them depend on each other. Of the ``triples``, it has those for which there is ``room``.
+        """
+        from fedsynth.models.pair_tables import contradicts
+
+        domain = plan.domain
+        clean = clean_pairs(domain, last.ones, last.pairs, total)
+        noisy = {table.clique: table for table in last.pairs}
+        margins = margins_of(domain, last.ones, total)
+
+        def fitted(kept: Sequence[Clique]) -> tuple[MarkovRandomField, list[Clique]]:
+            cliques = select_fitting(domain.sizes, kept, triples, room, domain.zeros)
+            tables = [clean[pair].measurement(pair, noisy[pair].std) for pair in kept]
+            kept_triples = [triple for triple in last.divided if triple.clique in cliques]
+            slices = [clean_slices(triple, column, clean, margins, total) for triple in kept_triples]
+            return fit_clean(domain, [*last.ones, *tables, *slices], total, self.iterations), cliques
+
+        kept = [pair for pair in plan.chosen if pair in clean and clean[pair].clear]
+        model, cliques = fitted(kept)
+        unclear = [pair for pair in plan.chosen if pair in clean and not clean[pair].clear]
+        expected = model.marginals(unclear)
+        wrong = [pair for pair in unclear if contradicts(noisy[pair].values, noisy[pair].std, expected[pair])]
+        if wrong:
+            model, cliques = fitted([*kept, *wrong])
+        return model, cliques, clean
 
     def _domain(self, federation: Federation, found: Survey, share: float, pairs: int) -> Domain:
-        std = noise_of(federation, share, max(pairs, 1)) if pairs else 0.0
+        std = noise_of(federation, share, pairs) if pairs else 0.0
         return Domain(federation.schema, noise_groups(federation.schema, found, std))
-
-    def _contrast_share(self, federation: Federation, pairs: Sequence[Clique], total: float) -> float:
-        """Return the share at which a correlation of signs of ``WEAKEST`` stands out by four deviations."""
-        noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # about two contrasts a pair, of half a table's noise
-        faint = noise / (WEAKEST / 2 * total / 4)
-        return faint if federation.budget.pure else faint**2
 
     def _at(self, schema: Schema) -> int | None:
         return schema.index(self.target) if self.target else None
@@ -263,18 +341,17 @@ class Auto:
                 break
         return chosen
 
-    def _triples(
-        self, domain: Domain, strengths: Mapping[Clique, float], chosen: Sequence[Clique]
-    ) -> tuple[int, list[Clique]]:
+    def _triples(self, plan: Plan) -> tuple[int, list[Clique]]:
         """Return a column of few values, and the cliques that join it with pairs of other columns.
 
-        The column is the target or, without one, that on which the ``chosen`` pairs depend most. Dependence between two
+        The column is the target or, without one, that on which the chosen pairs depend most. Dependence between two
         columns may differ between its values if all three pairs are chosen; the cliques are a spanning tree of such
         pairs.
         """
+        domain, strengths, chosen = plan.domain, plan.strengths, plan.chosen
         target = self._at(domain.schema)
         few = [at for at, cells in enumerate(domain.held) if len(cells.groups) <= FEW and target in (at, None)]
-        if not few:
+        if not (few and strengths):
             return 0, []
         column = max(few, key=lambda at: sum(strengths[pair] for pair in chosen if at in pair))
         told = [pair for pair in chosen if min(domain.shape(pair)) > 1]
@@ -303,6 +380,17 @@ class Auto:
         worth = {pair: strengths[pair] / math.prod(domain.shape(pair)) ** SIZE for pair in others}
         ranked = sorted(others, key=lambda pair: (not purpose[pair], -worth[pair]))
         return select_fitting(domain.sizes, tree, ranked, room, domain.zeros)
+
+
+def _share_to_show(correlation: float, deviations: float, federation: Federation, many: int, total: float) -> float:
+    """Return the share of the budget at which a ``correlation`` of signs stands out of the noise in a contrast.
+
+    It does by so many standard ``deviations``, if ``many`` contrasts divide the share and ``total`` is the number of
+    records. A contrast has half the noise of a table.
+    """
+    noise = noise_of(federation, 1.0, many) / 2
+    faint = deviations * noise / (correlation * total / 2)
+    return faint if federation.budget.pure else faint**2
 
 
 def room_for(total: float, noise: float) -> float:

@@ -116,6 +116,15 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
     return PairTable(base + rest, numbers, distance, bool(rank or free), correlation, apart)
 
 
+def contradicts(values: Array, std: float, table: Array) -> bool:
+    """Return whether the noisy table ``values`` contradicts the ``table`` that a model gives for it.
+
+    It does if the difference, without its margins, has a singular value larger than noise of ``std`` in each cell alone
+    would give (:func:`low_rank`).
+    """
+    return low_rank(_without_margins(values - table), std, 1)[1] > 0
+
+
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
     """Return an estimate of how far two columns are from independence, and their correlation (0: not significant).
 
