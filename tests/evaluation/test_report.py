@@ -443,6 +443,7 @@ def test_lost_columns_come_first_with_what_to_do_next():
         "rows and 42.0 in the real ones, 476 times as much. Do not use this column. Look at its distribution below"
     )
     assert "means kept 0.500 ▲ alarm" in summary
+    assert "Do not use the columns that are lost." in summary
     value = LostColumn("one value", "age", "20,000", 1.0, "0 to 1,000,000,000")
     card = structs_replace(CARD, limitations=Limitations(lost=(value,)))
     summary = flat(page(dataclasses.replace(base, scores=(*base.scores, lost_mean()), card=card)).sections["summary"])

@@ -301,7 +301,10 @@ def headline(evaluation: Evaluation, family: Family) -> Headline | None:
     if found is None:
         return None
     gauge = plots.gauge(verdict) if verdict else None
-    return Headline(found, gauge, standing(found), _ACTIONS.get((family, verdict), ""))
+    action = _ACTIONS.get((family, verdict), "")
+    if verdict == "alarm" and all(one.metric == "means" for one in grave):
+        action = "Do not use the columns that are lost."
+    return Headline(found, gauge, standing(found), action)
 
 
 def proof(evaluation: Evaluation, run: RunSummary | None) -> Proof | None:
