@@ -67,6 +67,17 @@ def test_an_expected_table_has_the_correlation_of_the_exact_one_whatever_the_noi
     assert np.abs(table - truth).max() < 0.01 * total * truth.max() / total + 1
 
 
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+@pytest.mark.parametrize("correlation", [-0.6, 0.2, 0.8, 0.99])
+def test_a_copula_of_few_skewed_groups_is_found_again(correlation, share):
+    """Scores of groups vary less than values: a step per unit of their moment overshot, to -0.995 for 0.8."""
+    margin, total = Margin(np.array([1 - share, share]), 2), 16_000.0
+    truth = total * copula_shares(margin.shares, margin.shares, correlation)
+    table, found, *_ = expected(truth, 1e-3, margin, margin, total)
+    assert np.abs(table - truth).max() < 5
+    assert found == pytest.approx(correlation, abs=0.005) or truth[1, 1] < 1  # all are as good without such rows
+
+
 HEAPED = np.array([True, *[False] * 6])
 
 

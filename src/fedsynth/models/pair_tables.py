@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 CLEAR = 3.0  # a correlation is significant from this many standard deviations on
 _NODES = 12  # points of a group at which the copula's conditional distribution is evaluated
 _RAKES = 3  # rounds of iterative proportional fitting, to restore the margins
-_STEPS = 4  # iterations to find the correlation whose discretised moment equals the measured one
+_NEAR = 1e-3  # error of a copula's correlation
 _MOST = 0.995  # largest absolute correlation
 _HALVINGS = 12  # of an interval that holds the correlation of a part of a table
 _HEAP = 1.5  # share of a group of a value that many rows share, relative to the mean of the ordered groups
@@ -173,22 +173,26 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
 
 def _of_copula(values: Array, std: float, first: Margin, second: Margin, total: float) -> Expected:
     """Return the table of the Gaussian copula with the correlation of ``values``, or of independent columns."""
+    from scipy.optimize import brentq
+
     independent: Array = total * np.outer(first.shares, second.shares)
-    own, first_scores, second_scores = _correlation(values, std, first, second, total)
+    own, noise, first_scores, second_scores = _correlation(values, std, first, second, total)
     if own == 0:
         return Expected(independent, 0.0, 0)
     rows, columns = first.ordered, second.ordered
     of_first, of_second = (margin.of_ordered for margin in (first, second))
     spread = (of_first @ first_scores**2) * (of_second @ second_scores**2)
-    found = own
-    for _ in range(_STEPS):
-        found = float(
-            np.clip(
-                found + own - first_scores @ copula_shares(of_first, of_second, found) @ second_scores / spread,
-                -_MOST,
-                _MOST,
-            )
-        )
+
+    def moment(correlation: float) -> float:
+        """Return what :func:`_correlation` finds in the exact table of this copula; it rises from 0 at 0."""
+        return float(first_scores @ copula_shares(of_first, of_second, correlation) @ second_scores / spread)
+
+    strongest = math.copysign(_MOST, own)
+    limit = abs(moment(strongest))
+    own = math.copysign(min(abs(own), max(_MOST, limit - noise)), own)  # noise also lifts it beyond what can be
+    found = strongest
+    if abs(own) < limit:
+        found = float(brentq(lambda correlation: moment(correlation) - own, 0.0, strongest, xtol=_NEAR))
     weight = total * first.shares[:rows].sum() * second.shares[:columns].sum()
     independent[:rows, :columns] = weight * copula_shares(of_first, of_second, found)
     return Expected(independent, found, 1)
@@ -219,12 +223,15 @@ def _apart(values: Array, std: float, first: Margin, second: Margin, total: floa
     return Expected(table, rest.correlation, rest.numbers + 1, apart=True)
 
 
-def _correlation(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, Array, Array]:
-    """Return the correlation of normal scores (0 unless it is significant), and both columns' scores.
+def _correlation(
+    values: Array, std: float, first: Margin, second: Margin, total: float
+) -> tuple[float, float, Array, Array]:
+    """Return the correlation of normal scores (0 unless it is significant), its noise, and both columns' scores.
 
-    The correlation is a linear function of the table, so noise does not bias it.
+    The correlation is a linear function of the table, so noise does not bias it. It is that of scores relative to
+    their variances, which are below 1 for groups: if most rows are in one, it may exceed 1 by far.
     """
-    none = 0.0, np.zeros(0), np.zeros(0)
+    none = 0.0, 0.0, np.zeros(0), np.zeros(0)
     if min(first.ordered, second.ordered) < 2:
         return none
     held = [margin.shares[: margin.ordered].sum() for margin in (first, second)]
@@ -240,7 +247,7 @@ def _correlation(values: Array, std: float, first: Margin, second: Margin, total
         return none
     found = float(first_scores @ values[: first.ordered, : second.ordered] @ second_scores) / unit
     noise = std * math.sqrt(float(first_scores @ first_scores) * float(second_scores @ second_scores)) / unit
-    return (float(np.clip(found, -_MOST, _MOST)) if abs(found) > CLEAR * noise else 0.0), first_scores, second_scores
+    return (found if abs(found) > CLEAR * noise else 0.0), noise, first_scores, second_scores
 
 
 def correlation_outside(
