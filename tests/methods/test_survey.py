@@ -16,7 +16,8 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import survey as module
-from fedsynth.methods.survey import FINEST, Survey, groups_for, noise_groups, one_way, survey
+from fedsynth.methods.survey import Survey, groups_for, noise_groups, one_way, survey
+from fedsynth.methods.surveyed_column import FINEST
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Laplace
@@ -88,20 +89,18 @@ def test_a_level_that_was_left_out_is_not_cut_to(monkeypatch):
     """Ten thousand rows at one value: counts go down to a cell of level two where level three is not asked."""
     schema = Schema((Numeric("x", 0.0, 1e6), Numeric("y", 0.0, 1e6)))
     table = schema.encode(pd.DataFrame({"x": np.full(10_000, 1234.5), "y": np.full(10_000, 777_777.7)}))
-    found = {}
-    for largest in (2**22, 36_000, 100):
+    values, levels = (1234.5, 777_777.7), AdaptiveBins.levels(schema.stored[0])
+    for largest, finest in ((2**22, (2, 2)), (36_000, (1, 2)), (100, (1, 1))):
         monkeypatch.setattr(module, "_LARGEST", largest)
         columns = survey(federate([table], schema, BUDGET, trust=TrustedServer(), seed=0), 1.0).columns
         assert all(one.counts.sum() == pytest.approx(10_000, rel=0.02) for one in columns)
-        widths = []
-        for one in columns:
+        for one, value, level in zip(columns, values, finest, strict=True):
+            grid, counted = levels[level].grid, np.flatnonzero(one.groups == one.groups[one.counts.argmax()])
+            assert grid is not None
             assert one.grid is not None
-            counted = np.flatnonzero(one.groups == one.groups[one.counts.argmax()])  # where sites count the value
-            widths.append(one.grid.upper[counted[-1]] - one.grid.lower[counted[0]])
-        found[largest] = sorted(round(1e6 / width) for width in widths)
-    assert found[2**22] == pytest.approx([32**3, 32**3], rel=0.01)
-    assert found[36_000] == pytest.approx([32**2, 32**3], rel=0.01)
-    assert found[100] == pytest.approx([32**2, 32**2], rel=0.01)
+            cell = np.searchsorted(grid.upper, value)  # where sites count the value
+            assert one.grid.lower[counted[0]] == grid.lower[cell]
+            assert one.grid.upper[counted[-1]] == grid.upper[cell]
 
 
 def test_the_sensitivity_is_that_of_the_weights_whatever_the_cells(monkeypatch):
@@ -282,6 +281,17 @@ def test_one_way_tables_are_what_the_survey_says_of_groups():
         assert table.values.shape == (cells.size,)
         assert table.values.sum() == pytest.approx(found.total)
         assert table.std > 0
+
+
+def test_a_column_of_which_noise_hides_some_rows_is_named_in_a_warning(caplog):
+    schema = Schema((Numeric("gain", 0.0, 1e6), Numeric("age", 0, 110, integer=True)))
+    rng = np.random.default_rng(0)
+    gain = np.where(np.arange(20_000) < 100, np.exp(rng.normal(5, 1.5, 20_000)), 0.0)
+    table = schema.encode(pd.DataFrame({"gain": gain, "age": rng.integers(20, 70, 20_000)}))
+    federation = federate([table], schema, BUDGET, trust=TrustedServer(), seed=0, public_sizes=True)
+    assert survey(federation, 0.35).columns[0].unplaced > 0
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("column 'gain': noise hides which values about ")
 
 
 def test_no_rows_are_surveyed_too():

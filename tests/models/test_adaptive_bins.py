@@ -137,7 +137,7 @@ def test_a_level_of_values_one_by_one_is_the_last():
     assert len(AdaptiveBins.levels(Boolean("b"))) == len(AdaptiveBins.levels(Categorical("c", ("a", "b", "c")))) == 1
     finest = AdaptiveBins.levels(NUMBERS["integer"])[-1].grid
     assert finest is not None
-    assert (finest.upper - finest.lower).max() <= 4  # 100,000 values in 32^3 cells
+    assert (finest.upper - finest.lower).max() <= 5  # 100,000 values in 28,000 cells
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -198,60 +198,19 @@ def test_cells_that_noise_alone_fills_get_no_rows_from_finer_levels():
     assert second.grid is not None
     rng = np.random.default_rng(3)
     truth = np.where(second.grid.upper <= 1e5, 10_000 / (second.grid.upper <= 1e5).sum(), 0.0)
+    emptied = []
     for _ in range(20):
         counts = first.sums_of(second.grid, truth)
         cells = first.updated(counts + rng.normal(0, 30, first.size), 900.0, 10_000.0, even=True)
         empty = cells.counts == 0
-        assert empty.sum() > 10
+        emptied.append(empty.sum())
         cut = cells.cut(second.grid, 100.0)
         noisy = cut.sums_of(second.grid, truth + rng.normal(0, 45, second.size))
         many = cut.sums_of(second.grid, np.ones(second.size))
         found = cut.updated(noisy, many * 45.0**2, 10_000.0, even=True)
         assert found.counts.sum() == pytest.approx(10_000)
         assert found.counts[np.isin(cut.whole, np.flatnonzero(empty))].sum() == 0
-
-
-def surveyed(truth: np.ndarray, std: float, rng: np.random.Generator) -> tuple[AdaptiveBins, AdaptiveBins]:
-    """Return a number's first cells by noisy counts of values from 0 to 100, without tails and with them."""
-    cells = AdaptiveBins.of(Numeric("x", 0.0, 100.0))
-    assert cells.grid is not None
-    counts = np.bincount(np.searchsorted(cells.grid.upper, truth), minlength=cells.size) + rng.normal(
-        0, std, cells.size
-    )
-    without = cells.updated(counts, std**2, float(len(truth)), even=True)
-    return without, without.with_tails(cells.grid, counts, std)
-
-
-def deviation(cells: AdaptiveBins) -> float:
-    assert cells.grid is not None
-    centres = cells.grid.centres
-    mean = np.average(centres, weights=cells.counts)
-    return float(np.sqrt(np.average((centres - mean) ** 2, weights=cells.counts)))
-
-
-def test_rows_that_noise_hides_in_a_tail_are_expected_where_its_density_leads():
-    rng = np.random.default_rng(0)
-    errors = []
-    for _ in range(30):
-        truth = np.minimum(rng.exponential(6, 10_000), 100.0)
-        found = surveyed(truth, 60.0, rng)
-        assert found[1].counts.sum() == pytest.approx(10_000)
-        errors.append([abs(np.log(deviation(one) / truth.std())) for one in found])
-    without, with_tails = np.mean(errors, axis=0)
-    assert with_tails < 0.75 * without
-
-
-@pytest.mark.parametrize("side", [1, -1])
-def test_a_sharp_end_gets_next_to_no_tail(side):
-    rng = np.random.default_rng(0)
-    beyond = []
-    for _ in range(30):
-        truth = 50 + side * rng.uniform(-50, 12.5, 10_000)
-        found = surveyed(truth, 60.0, rng)[1]
-        assert found.grid is not None
-        far = found.grid.centres > 62.5 if side > 0 else found.grid.centres < 37.5
-        beyond.append(found.counts[far].sum())
-    assert np.mean(beyond) < 100
+    assert np.mean(emptied) > 20  # of 29 beyond all rows
 
 
 def test_a_group_is_heaped_if_one_value_has_most_of_its_rows():
@@ -284,14 +243,14 @@ def test_cells_are_cut_where_they_hold_the_rows_and_even_pieces_within():
     finer = AdaptiveBins.levels(column)[1].grid
     assert finer is not None
     cut = cells.updated(counts, 1.0, 1000.0, even=True).cut(finer, 10.0)
-    assert len(cut.groups) == len(cells.groups) + 31
+    assert len(cut.groups) == len(cells.groups) + 17
     rng = np.random.default_rng(3)
     inside = np.flatnonzero(cut.whole == at)
     noisy = rng.normal(0, 20, len(cut.groups))
-    noisy[inside] += 1000 / 32
+    noisy[inside] += cut.counts[inside]
     found = cut.updated(noisy, 400.0, 1000.0, even=True)
     assert found.counts[inside].sum() == pytest.approx(1000, rel=0.05)
-    assert found.counts[inside].std() < 10  # of 20 as counted
+    assert (found.counts - cut.counts)[inside].std() < 10  # of 20 as counted
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -417,10 +376,10 @@ def test_each_level_has_about_as_many_cells_as_promised():
     for column in NUMBERS.values():
         for level, cells in enumerate(AdaptiveBins.levels(column)):
             assert len(cells.groups) <= 1.1 * START ** (level + 1) or level == 0
-    assert [len(cells.groups) for cells in AdaptiveBins.levels(Numeric("x", 0.0, 1.0))] == [34, 1026, 32770]
+    assert [len(cells.groups) for cells in AdaptiveBins.levels(Numeric("x", 0.0, 1.0))] == [56, 974, 29432]
     atoms = Numeric("x", 1.0, 3.0, edges=tuple(sorted({*np.linspace(1, 3, 33).tolist(), 1.5, 1.5000001})))
     sizes = [len(cells.groups) for cells in AdaptiveBins.levels(atoms)]
-    assert sizes[0] == 35
+    assert sizes[0] == 57
     assert sizes[1] < 1100
     assert sizes[2] < 34_000
 

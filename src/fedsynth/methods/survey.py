@@ -8,6 +8,7 @@ networks begin with a survey; others have an option for it.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,20 +19,18 @@ import numpy as np
 from fedsynth.federation.query import Counts, Extent
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
+from fedsynth.methods.surveyed_column import column_bins
 from fedsynth.schema.bins import Floats
-from fedsynth.schema.columns import Datetime, Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
     from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
-    from fedsynth.schema.columns import Column
 
-FINEST = 256.0  # a cell with at least one row in so many is cut
+_log = logging.getLogger(__name__)
+
 CLEAR = 8.0  # groups below this many standard deviations of the noise are merged with others
-HIDDEN = 2.5  # rows outside atoms are as good as none below this many standard deviations of the noise
-CUT = 4.0  # a cell is cut only from this many standard deviations of the noise on
 MOST = 24  # groups of a numeric column, at most
 WIDEST = 64  # groups of a numeric column in the tables of any method, at most, besides one for missing values
 HELD = 3.0  # mean count of a table of two numeric columns, in standard deviations of the noise, at least
@@ -79,14 +78,15 @@ def noise_of(federation: Federation, share: Share, tables: int) -> float:
 def survey(federation: Federation, share: float) -> Survey:
     """Find adaptive bins for every stored column by one noisy sum over sites, for ``share`` of the budget.
 
-    A categorical column is counted in one table. A numeric one is counted in up to three: about 32 cells (or one per
-    value, up to 128 values), each of these cut into 32, and each of those cut into 32; where these hold several
-    integers, decimals or times, a fourth table may have a cell for each. A record is in one cell of every table, so a
-    table's cost does not depend on its number of cells. Finer tables get a smaller share, since they only have to show
-    what stands out. Values that many rows share (atoms) are found first, in all tables (:mod:`fedsynth.models.atoms`).
-    Of the other rows, a cell with at least one in ``FINEST`` (256) of all rows, and at least ``CUT`` (4) standard
-    deviations of the noise, is cut. They are spread evenly over neighbouring cells unless the counts differ by more
-    than the noise (:mod:`fedsynth.models.piecewise`). A site that fails is left out of both the counts and the total.
+    A categorical column is counted in one table. A numeric one is counted in up to three: about 32 cells, those next to
+    zero cut by magnitude (or one per value, up to 128 values), about 1,000 parts of these, and about 30,000 of those;
+    where these hold several integers, decimals or times, a fourth table may have a cell for each. A record is in
+    one cell of every table, so a table's cost does not depend on its number of cells. Finer tables get a smaller
+    share, since they only have to show what stands out. Values that many rows share (atoms) are found first, in all
+    tables (:mod:`fedsynth.models.atoms`). Of the other rows, a cell with at least one in ``FINEST`` (256) of all
+    rows, and at least ``CUT`` (4) standard deviations of the noise, is cut. They are spread evenly over
+    neighbouring cells unless the counts differ by more than the noise (:mod:`fedsynth.models.piecewise`). A site
+    that fails is left out of both the counts and the total. Rows whose values noise hides are logged as a warning.
     """
     from fedsynth.models.adaptive_bins import START
 
@@ -101,10 +101,18 @@ def survey(federation: Federation, share: float) -> Survey:
     total = total_records(federation, found, released.sites)
     by_level = dict(zip(asked, found, strict=True))
 
-    columns = []
-    for at, of in enumerate(levels):
-        told = [by_level[at, level] for level in range(len(of))]
-        columns.append(_adaptive(federation.schema.stored[at], of, told, total))
+    doubt = 0.0 if federation.sizes is not None else 1 / sum(1 / (one.std**2 * one.values.size) for one in found)
+    columns = [
+        column_bins(column, of, [by_level[at, level] for level in range(len(of))], total, doubt)
+        for at, (column, of) in enumerate(zip(federation.schema.stored, levels, strict=True))
+    ]
+    for column, cells in zip(federation.schema.stored, columns, strict=True):
+        if cells.unplaced:
+            _log.warning(
+                "column %r: noise hides which values about %.0f of its rows have; "
+                "a larger epsilon, more rows or fewer columns show more",
+                *(column.name, cells.unplaced),
+            )
     return Survey(columns, total, released.sites)
 
 
@@ -132,66 +140,6 @@ def _values(cells: AdaptiveBins) -> float:
     """Return how many values lie in the range of a number or time; infinity for a column of real numbers."""
     assert cells.grid is not None
     return float(cells.grid.upper[-1] - cells.grid.lower[0]) * (cells.grid.per_unit or math.inf)
-
-
-def _adaptive(
-    column: Column, levels: Sequence[AdaptiveBins], told: Sequence[Measurement], total: float
-) -> AdaptiveBins:
-    """Return the adaptive bins of a ``column`` of about ``total`` rows, from its noisy counts at each of its levels."""
-    from fedsynth.models.adaptive_bins import LEVELS
-    from fedsynth.models.atoms import Level, separate
-
-    least, counts = total / FINEST, [one.values for one in told]
-    atoms, shared = None, 0.0
-    if len(levels) > 1 and isinstance(column, Numeric | Datetime):
-        parts = [
-            Level(level.grid, one.values[: len(level.grid)], one.std if one.std > EXACT_STD else 0.0)
-            for level, one in zip(levels, told, strict=True)
-            if level.grid is not None
-        ]
-        atoms, rest = separate(parts, least, column.round_steps)
-        counts = [np.append(own, one[len(own) :]) for own, one in zip(rest, counts, strict=True)]
-        shared = float(atoms.counts.sum())
-    left = max(total - shared, 0.0)
-    cells = levels[0].updated(counts[0], told[0].std ** 2, left, even=True)
-    cells = _without_hidden(cells, counts[0], told[0].std)
-    for finer, values, one in zip(levels[1:LEVELS], counts[1:LEVELS], told[1:LEVELS], strict=True):
-        assert finer.grid is not None
-        cut = cells.cut(finer.grid, max(least, CUT * one.std))
-        if len(cut.groups) == len(cells.groups):
-            break
-        sums, many = (cut.sums_of(finer.grid, each) for each in (values, np.ones(len(values))))
-        cells = cut.updated(sums, many * one.std**2, left, even=True)
-    if (grid := levels[0].grid) is not None and told[0].std > EXACT_STD:
-        cells = cells.with_tails(grid, counts[0][: len(grid)], told[0].std)
-    if not shared:
-        return replace(cells, counts=cells.counts * (total / max(cells.counts.sum(), EXACT_STD)))
-    assert atoms is not None
-    assert cells.grid is not None
-    single = np.append(cells.grid.single, np.ones(int(column.missing), dtype=bool))
-    counted = np.count_nonzero(parts[0].grid.single) + column.missing  # single values that the first level counts
-    noise = math.sqrt(atoms.variances.sum() + counted * told[0].std ** 2)
-    if cells.counts[~single].sum() <= HIDDEN * noise:
-        cells = replace(cells, counts=np.where(single, cells.counts, 0.0))
-    scale = (total - cells.counts.sum()) / shared
-    cells = cells.with_atoms(atoms._replace(counts=atoms.counts * scale))
-    if told[-1].std <= EXACT_STD:  # without noise, the counts need no model
-        exact = np.bincount(cells.groups, weights=cells.sums_of(parts[-1].grid, told[-1].values))
-        cells = replace(cells, counts=cells.shares * exact[cells.groups])
-    return cells
-
-
-def _without_hidden(cells: AdaptiveBins, noisy: Floats, std: float) -> AdaptiveBins:
-    """Return the cells of a column's first level without the rows of bounds and zero where ``noisy`` counts hide them.
-
-    Bounds and zero are counted by themselves, though few columns have more rows there than around them; all noise above
-    zero in such a cell would become rows on one value, often far from all others.
-    """
-    if cells.grid is None or cells.grid.single.all():
-        return cells
-    size, counts = len(cells.grid), cells.counts.copy()
-    counts[:size][cells.grid.single & (noisy[:size] < HIDDEN * std)] = 0.0
-    return replace(cells, counts=counts)
 
 
 def groups_for(total: float, std: float) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,16 +80,17 @@ class FedTDA:
         counts = [column.counts for column in columns]
         order_share = self.order_share if pairs else 0.0
         orders = level_orders(federation, pairs, counts, order_share)
-        margins = margins_of(counts, [column.grid for column in columns], orders)
+        found = margins_of(counts, [column.grid for column in columns], orders)
+        margins = tuple(replace(margin, unplaced=of.unplaced) for margin, of in zip(found, columns, strict=True))
         axes = [margin.axis for margin in margins]
         correlation = np.eye(len(axes))
         if len(axes) > 1:
             # Rows are shortened to a length that rows of independent columns rarely exceed.
             bound = longest_row(axes) if federation.budget.exact else length_bound(axes)
             query = ProductSums(tuple(encoding(margin) for margin in margins), bound)
-            found = federation.sum(query, share_left(survey_share, order_share))
-            (products,), (std,) = found.tables, found.stds
-            records = _present(federation, found, total, sites)
+            released = federation.sum(query, share_left(survey_share, order_share))
+            (products,), (std,) = released.tables, released.stds
+            records = _present(federation, released, total, sites)
             scores = [integer_scores(axis) / GRAIN for axis in axes]
             correlation = fitted_correlation(axes, scores, products / records, std / records)
         info = {"method": "tda", "orders": {schema.names[at]: order.tolist() for at, order in orders.items()}}

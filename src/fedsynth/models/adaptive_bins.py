@@ -32,13 +32,15 @@ from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 START = 32  # cells of a number's range before anything is known about the rows, unless the schema has 33 to 128 bins
+FACTOR = 3.0  # ratio of the widths of neighbouring cells next to zero
 SINGLE = 128  # if a number has at most this many values, each is a cell from the start
 PARTS = 32  # largest number of parts of a heavy cell
-LEVELS = 3  # levels of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
+LEVELS = 3  # levels of ever finer cells: about 32, 32^2 and 32^3
 _EVEN, _EVEN_WITHIN = 1.2, 4.0  # penalty for a difference between neighbours, times the log of the number of cells
 _GAP = 2.0  # the same penalty when deciding which cells are empty; small, so that few scattered rows are kept
-_TYPICAL = 0.25  # typical count of a non-empty cell, as a share of the mean count: most rows are in few cells
+_TYPICAL = 0.25  # typical count of a non-empty cell, as a share of the mean of at most 32: most rows are in few cells
 _TAILS, _HEIGHTS = 64, 8  # tails are 1 to 1/64 of their distance from the median long, and have as many heights
+_STEEPEST = 2.0  # change of a density's logarithm within half a cell, at most, that neighbours suggest
 _LEAST = 1e-6  # rows; emptier cells are never split
 _GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
 _BLOCK = 1 << 20  # most rows within which draws are even
@@ -86,6 +88,10 @@ class AdaptiveBins:
     ``whole`` were one cell when counts were last released: the count of that cell is split evenly between them, and
     each has, in ``variances``, the variance of the whole count. The first ``in_order`` cells are in a meaningful order,
     so that neighbours may be smoothed; 0 if there is none.
+
+    ``unplaced`` is the number of rows, as far as noise lets it be estimated, of which a survey could not tell in which
+    cells they lie: a column of zeros but for few rows, say. They are among the rows of ``counts``, in cells that are
+    not known to be theirs.
     """
 
     groups: Integers
@@ -94,6 +100,7 @@ class AdaptiveBins:
     variances: Array
     grid: Grid | None = None
     in_order: int = 0
+    unplaced: float = 0.0
     kind: ClassVar[str] = "cells"
 
     @classmethod
@@ -102,11 +109,12 @@ class AdaptiveBins:
 
         Each cell is its own group. A number or time gets about 32 cells between its public bounds (about as many as the
         schema's bins, if these are 33 to 128), or one for each value if there are at most 128 integers or rounded
-        values; a category one cell per code.
+        values; a category one cell per code. A number's cells next to zero are cut further, by magnitude.
         """
         grid = None
         if isinstance(column, Numeric | Datetime):
-            grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE)
+            factor = FACTOR if isinstance(column, Numeric) else 0.0  # no time is the origin of all others
+            grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE, factor)
         cells = cls._unknown(np.arange(column.size if grid is None else len(grid) + column.missing), grid)
         if isinstance(column, Categorical) and column.in_order:
             cells = replace(cells, in_order=len(column.values))
@@ -162,7 +170,7 @@ class AdaptiveBins:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that sampling needs; variances are not among them."""
-        found = {"groups": self.groups, "counts": self.counts}
+        found = {"groups": self.groups, "counts": self.counts, "unplaced": np.array(self.unplaced)}
         if self.grid is not None:
             found |= self.grid.to_arrays()
         return found
@@ -175,7 +183,8 @@ class AdaptiveBins:
         if len(np.unique(groups)) != groups.max() + 1:
             raise InvalidParameter("the groups of a column's cells have gaps")
         grid = read_grid(arrays) if "upper" in arrays else None
-        return replace(cls._unknown(groups, grid), counts=read_floats(arrays, "counts", groups.shape, 0))
+        counts, unplaced = read_floats(arrays, "counts", groups.shape, 0), read_floats(arrays, "unplaced", (), 0)
+        return replace(cls._unknown(groups, grid), counts=counts, unplaced=float(unplaced))
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
         """Raise :class:`InvalidParameter` unless the cells fit ``column``, and the model has ``drawn`` their groups."""
@@ -268,50 +277,75 @@ class AdaptiveBins:
         if even and self.in_order and len(many) == len(counts) and np.isinf(self.variances).all():
             size = self.in_order
             held = float(known[:size].sum())
-            known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, _TYPICAL * held / size)
+            known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, _TYPICAL * held / min(size, START))
         found, variances = known[self.whole], of_whole[self.whole]
         for whole in np.flatnonzero(many > 1):
             part = slice(first[whole], first[whole] + many[whole])
-            found[part] = _evened(counts[part], float(noise[part][0]), known[whole], _EVEN_WITHIN if even else 0.0)
+            trend = self.counts[part] if even else np.zeros(many[whole])
+            trend = trend * (known[whole] / max(trend.sum(), _LEAST))
+            found[part] = _evened(
+                counts[part], float(noise[part][0]), known[whole], _EVEN_WITHIN if even else 0.0, trend=trend
+            )
             variances[part] = noise[part] if not even else np.minimum(noise[part], of_whole[whole])
         return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
 
-    def with_tails(self, coarse: Grid, counts: Array, std: float) -> AdaptiveBins:
+    def with_tails(self, coarse: Grid, counts: Array, std: float, finer: Grid) -> AdaptiveBins:
         """Return the cells of a number with the rows to expect in its tails, which noise hides.
 
         ``counts``, shape ``(len(coarse),)``, are noisy counts of the cells of ``coarse``, from which these cells were
         cut, with noise of ``std`` rows (above 0) in each. Beyond the last cell with rows on either side, density is
         taken to fall exponentially, from at most that of this cell. Expected rows are averaged over all such tails,
-        weighted by their likelihood: heights are uniform; lengths are 1 to 1/64 of the distance to the median, with a
-        uniform logarithm. Cells of single values, such as bounds and zero, get none, unless ``coarse`` has no others.
-        The total is kept.
+        weighted by their likelihood: heights are uniform; lengths, with a uniform logarithm, are 1 to 1/64 of the
+        distance from the median to the coarse cell with the last rows (the geometric mean of the distances to its ends,
+        or half of that to its far end if the median lies in it). The tail ends where less than one row is expected
+        beyond. Cells of bounds and zero (:attr:`Grid.points`) get none. The total is kept.
+
+        Cells of ``coarse`` that have rows but were not cut so far, and the first ones beyond, are cut as in ``finer``,
+        the next level.
+        """
+        cells = self._cut_to_shape(coarse, finer)
+        if cells is None:
+            return self
+        grid, total, unit = cells.grid, self.counts.sum(), 1 / coarse.per_unit if coarse.per_unit else 0.0
+        assert grid is not None
+        at = np.searchsorted(coarse.upper, grid.upper)
+        free = ~coarse.points[at]
+        found, rows = cells.counts.copy(), cells.counts[: len(grid)]
+        held, width = np.flatnonzero(free & (rows > 0)), np.maximum(grid.upper - grid.lower, unit)
+        median = grid.centres[np.searchsorted(np.cumsum(rows), rows.sum() / 2)]
+        sides = (
+            (held[-1], np.arange(held[-1] + 1, len(grid)), coarse.lower[at[held[-1]]] - median, grid.upper),
+            (held[0], np.arange(held[0])[::-1], median - coarse.upper[at[held[0]]], grid.lower),
+        )
+        for last, beyond, near, ends in sides:
+            beyond, far = beyond[free[beyond]], abs(ends[last] - median)
+            reach = math.sqrt(near * far) if near > 0 else far / 2
+            if not len(beyond) or reach <= 0:
+                continue
+            whole = beyond[at[beyond] != at[last]]  # whose coarse cells these cells alone divide
+            starts = np.flatnonzero(np.diff(at[whole], prepend=-1))
+            first, observed = len(beyond) - len(whole), counts[at[whole[starts]]]
+            tails = _tails(rows[last] / width[last], width[beyond], reach)
+            told = np.add.reduceat(tails[:, first:], starts, axis=1)
+            log = -((observed - told) ** 2).sum(axis=1) / (2 * std**2)
+            likely = np.exp(log - log.max())
+            expected = likely @ tails / likely.sum()
+            found[beyond] += np.where(np.cumsum(expected[::-1])[::-1] >= 1, expected, 0.0)
+        return replace(cells, counts=found * (total / found.sum()))
+
+    def _cut_to_shape(self, coarse: Grid, finer: Grid) -> AdaptiveBins | None:
+        """Return the cells with those of ``coarse`` that have rows, and the first ones beyond, cut as in ``finer``.
+
+        Cells of bounds and zero do not count; ``None`` if fewer than two others have rows.
         """
         assert self.grid is not None
-        grid, total, unit = self.grid, self.counts.sum(), 1 / self.grid.per_unit if self.grid.per_unit else 0.0
-        at = np.searchsorted(coarse.upper, grid.upper)
-        free = (~coarse.single | coarse.single.all())[at]
-        found, held = self.counts.copy(), np.flatnonzero(free & (self.counts[: len(grid)] > 0))
+        at = np.searchsorted(coarse.upper, self.grid.upper)
+        held = at[~coarse.points[at] & (self.counts[: len(self.grid)] > 0)]
         if len(held) < 2:
-            return self
-        rows, width = self.counts[: len(grid)], np.maximum(grid.upper - grid.lower, unit)
-        median = grid.centres[np.searchsorted(np.cumsum(rows), rows.sum() / 2)]
-        for last, end, way in ((held[-1], grid.upper, 1), (held[0], grid.lower, -1)):
-            beyond = np.flatnonzero(free)
-            beyond = beyond[beyond > last] if way > 0 else beyond[beyond < last][::-1]
-            lengths = abs(end[last] - median) * np.geomspace(1 / _TAILS, 1.0, _TAILS // 2)
-            if not len(beyond) or lengths[0] <= 0:
-                continue
-            ends = np.append(0.0, np.cumsum(width[beyond]))
-            tails = rows[last] / width[last] * lengths[:, None] * -np.diff(np.exp(-ends / lengths[:, None]))
-            heights = (np.arange(_HEIGHTS) + 0.5) / _HEIGHTS
-            tails = (heights[:, None, None] * tails).reshape(-1, len(beyond))
-            whole = beyond[at[beyond] != at[last]]
-            starts = np.flatnonzero(np.diff(at[whole], prepend=-1))
-            told = np.add.reduceat(tails[:, len(beyond) - len(whole) :], starts, axis=1)
-            log = -((counts[at[whole[starts]]] - told) ** 2).sum(axis=1) / (2 * std**2)
-            likely = np.exp(log - log.max())
-            found[beyond] += likely @ tails / likely.sum()
-        return replace(self, counts=found * (total / found.sum()))
+            return None
+        cells = self._cut_in(finer, np.isin(at, [held[0] - 1, *held, held[-1] + 1]) & (np.bincount(at)[at] == 1))
+        shared = cells.variances / np.bincount(cells.whole)[cells.whole]
+        return replace(cells, whole=np.arange(len(shared)), variances=shared)
 
     @property
     def heaped(self) -> NDArray[np.bool_]:
@@ -331,20 +365,24 @@ class AdaptiveBins:
     def cut(self, finer: Grid, least: float) -> AdaptiveBins:
         """Split each cell of a number with at least ``least`` estimated rows into its parts in a ``finer`` grid.
 
-        A cell's count is divided evenly between its parts until :meth:`updated` updates them. Every cell of the result
-        is its own group.
+        A cell's count is divided between its parts as the density of its neighbours suggests (:func:`_trend`), until
+        :meth:`updated` updates them. Every cell of the result is its own group.
         """
+        assert self.grid is not None
+        return self._cut_in(finer, self.counts[: len(self.grid)] >= max(least, _LEAST))
+
+    def _cut_in(self, finer: Grid, heavy: NDArray[np.bool_]) -> AdaptiveBins:
+        """Split the ``heavy`` cells of a number into their parts in a ``finer`` grid."""
         assert self.grid is not None
         grid, size = self.grid, len(self.grid)
         at = np.searchsorted(grid.upper, finer.upper)
-        heavy = self.counts[:size] >= max(least, _LEAST)
         lower = np.unique(np.concatenate([grid.lower, finer.lower[heavy[at]]]))
         upper = np.unique(np.concatenate([grid.upper, finer.upper[heavy[at]]]))
         whole = np.append(np.searchsorted(grid.upper, upper), np.arange(size, len(self.groups)))  # missing is kept
-        counts = (self.counts / np.bincount(whole))[whole]
-        return AdaptiveBins(
-            np.arange(len(whole)), whole, counts, self.variances[whole], Grid(lower, upper, grid.per_unit), len(lower)
-        )
+        parts = Grid(lower, upper, grid.per_unit)
+        counts = self.counts[whole].copy()
+        counts[: len(parts)] *= _trend(grid, self.counts[:size], parts, whole[: len(parts)])
+        return AdaptiveBins(np.arange(len(whole)), whole, counts, self.variances[whole], parts, len(parts))
 
     def grouped(self, least: float, most: int) -> AdaptiveBins:
         """Merge the fine cells into at most ``most`` groups (bins) of at least ``least`` estimated rows.
@@ -404,7 +442,7 @@ class AdaptiveBins:
             begins[first + 1 : last] = False
         groups = np.cumsum(begins) - 1
         grid = Grid(lower, upper, per_unit)
-        return AdaptiveBins(groups, np.arange(len(at)), counts, variances, grid, len(lower))
+        return AdaptiveBins(groups, np.arange(len(at)), counts, variances, grid, len(lower), self.unplaced)
 
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Convert the ``groups`` that a model drew, shape ``(rows,)``, to values drawn within each row's group.
@@ -466,6 +504,42 @@ def rare_together(rows: Array, least: float) -> Integers:
     return groups
 
 
+def _trend(grid: Grid, counts: Array, parts: Grid, whole: Integers) -> Array:
+    """Return each part's share of the rows of the cell ``whole`` of ``grid`` that it is a part of.
+
+    The logarithm of the density is linear within a cell. At a border, it is the mean of those of both cells; where one
+    of them has no rows, the other's density goes on to fall or rise as on its other side. ``counts`` are the rows of
+    the cells of ``grid``. Shares of a cell sum to 1.
+    """
+    unit = 1 / grid.per_unit if grid.per_unit else 0.0
+    width = np.maximum(grid.upper - grid.lower, unit)
+    known = (counts > 0) & (width > 0) & ~grid.points
+    log = np.log(np.where(known, counts, 1.0) / np.where(known, width, 1.0))
+    both = known[1:] & known[:-1]
+    step = np.where(both, np.diff(log) / 2, np.nan)  # from a cell's middle to its border, or from there to the next
+    before, after = np.append(np.nan, step), np.append(step, np.nan)
+    slope = np.nan_to_num(np.where(np.isnan(before), after, np.where(np.isnan(after), before, (before + after) / 2)))
+    slope = np.clip(slope, -_STEEPEST, _STEEPEST)
+    place = (parts.centres - grid.centres[whole]) / np.where(width > 0, width, 1.0)[whole]
+    weight = np.maximum(parts.upper - parts.lower, unit) * np.exp(2 * slope[whole] * place)
+    weight = np.where(width[whole] > 0, weight, 1.0)
+    found: Array = weight / np.bincount(whole, weights=weight)[whole]
+    return found
+
+
+def _tails(density: float, width: Array, reach: float) -> Array:
+    """Return the rows of exponential tails in successive cells of these widths, shape ``(tails, cells)``.
+
+    Each begins with a part of ``density`` (rows per unit), and falls at a length of 1 to 1/64 of ``reach``.
+    """
+    lengths = (reach * np.geomspace(1 / _TAILS, 1.0, _TAILS // 2))[:, None]
+    ends = np.append(0.0, np.cumsum(width))
+    heights = (np.arange(_HEIGHTS) + 0.5) / _HEIGHTS
+    tails = density * lengths * -np.diff(np.exp(-ends / lengths))
+    found: Array = (heights[:, None, None] * tails).reshape(-1, len(width))
+    return found
+
+
 def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Array, Integers]:
     """Let the lightest join its lighter neighbour until at most ``most`` remain, of at least ``least`` rows each."""
     rows = rows.copy()
@@ -478,9 +552,12 @@ def _joined(rows: Array, starts: Integers, least: float, most: int) -> tuple[Arr
     return rows, starts
 
 
-def _evened(counts: Array, variance: float, total: float, penalty: float, typical: float = 0.0) -> Array:
+def _evened(
+    counts: Array, variance: float, total: float, penalty: float, typical: float = 0.0, trend: Array | float = 0.0
+) -> Array:
     """Project noisy counts on the simplex of sum ``total``; with a positive ``penalty``, smooth them first.
 
+    What is smoothed is their difference from the ``trend``, expected counts.
     With a ``typical`` count, cells that are probably empty get 0, unless the others hold less than half of the total.
     """
     found = np.zeros(len(counts))
@@ -489,7 +566,7 @@ def _evened(counts: Array, variance: float, total: float, penalty: float, typica
     held = np.ones(len(counts), dtype=bool)
     if penalty and len(counts) > 2 and variance > _EXACT:
         log = math.log(len(counts))
-        noisy, counts = counts, piecewise_mean(counts, variance, penalty * log)[0]
+        noisy, counts = counts, piecewise_mean(counts - trend, variance, penalty * log)[0] + trend
         if typical:
             held = piecewise_mean(noisy, variance, _GAP * log, typical)[1] >= 0.5
         held |= bool(counts[held].sum() < total / 2)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.models.piecewise import clear_range
 from fedsynth.schema.bins import Grid
 
 Array = NDArray[np.float64]
@@ -85,19 +86,25 @@ def separate(levels: Sequence[Level], least: float, steps: Sequence[int] = ()) -
     A cell of the second or a later level holds an atom if it has ``RATIO`` (3) times the rows of either neighbour and
     exceeds both by ``STANDS_OUT`` (4) standard deviations of the noise, or by more if noise alone does so in one of so
     many cells. The finest such cell counts; a cell whose rows would show in its parts, but are spread over them, holds
-    none. The atom's rows are those above the mean density of the neighbourhood. The cells around it, on coarser levels,
-    are further and less noisy counts of the same rows: where they hold no more, all are averaged by inverse variance.
-    An atom is dropped if a coarser count contradicts it, or if it has fewer than ``least`` rows. ``steps`` are those of
-    :func:`roundest`.
+    none, nor does one that no level divides: its rows may have many values. The atom's rows are those above the mean
+    density of the neighbourhood. The cells around it, on coarser levels, are further and less noisy counts of the same
+    rows: where they hold no more, all are averaged by inverse variance. An atom is dropped if a coarser count
+    contradicts it, if it has fewer than ``least`` rows, or if it lies far from all others, where the first level shows
+    no rows (:func:`~fedsynth.models.piecewise.clear_range`): one of 30,000 fine cells often has as many by noise.
+    ``steps`` are those of :func:`roundest`.
     """
     alone, parents = [levels[0].grid.single], [np.arange(len(levels[0].grid))]
     for coarse, fine in itertools.pairwise(levels):
         parents.append(np.searchsorted(coarse.grid.upper, fine.grid.upper))
-        alone.append(alone[-1][parents[-1]])
+        first = np.searchsorted(levels[0].grid.upper, fine.grid.upper)
+        alone.append(np.bincount(first)[first] == 1)
     depths, paths = _candidates(levels, parents, alone, least, steps)
 
+    clear = clear_range(levels[0].counts, levels[0].std)
+    held = (paths[:, 0] >= clear.start) & (paths[:, 0] < clear.stop) | (clear.stop == 0)
+
     # Bottom up: each level counts the rows of the atoms in its cells once more.
-    counts, variances, held = np.zeros(len(depths)), np.zeros(len(depths)), np.ones(len(depths), dtype=bool)
+    counts, variances = np.zeros(len(depths)), np.zeros(len(depths))
     others = [np.full((2, len(level.counts)), np.nan) for level in levels]  # a cell's other rows, and their variance
     for depth in range(len(levels) - 1, -1, -1):
         level, path = levels[depth], paths[:, depth]
@@ -173,8 +180,8 @@ def _candidates(
 ) -> tuple[Integers, Integers]:
     """Return the level of each cell that may hold an atom, and its cell on every level (-1 on finer ones), ascending.
 
-    ``parents`` are each level's cells' places on the level before, and ``alone`` says which have been single values
-    since the first level.
+    ``parents`` are each level's cells' places on the level before, and ``alone`` says which of the first level are
+    single values, and which of a later one are cells of the first.
     """
     found: list[tuple[int, int]] = []
     last = len(levels) - 1

@@ -157,11 +157,12 @@ class OneAxis:
 
     Cells are the codes of a category or, with a ``grid``, the grid's intervals of numbers or times, after which a last
     cell may stand for missing values. ``axis`` holds the order of the cells' intervals and the cells' shares of the
-    rows.
+    rows, ``unplaced`` the number of rows that :class:`~fedsynth.models.adaptive_bins.AdaptiveBins` has under this name.
     """
 
     axis: NormalScores
     grid: Grid | None
+    unplaced: float = 0.0
     kind: ClassVar[str] = "normal scores"
     latents: ClassVar[int] = 1
 
@@ -197,12 +198,14 @@ class OneAxis:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return this axis as named arrays."""
-        return {**self.axis.to_arrays(), **({} if self.grid is None else self.grid.to_arrays())}
+        arrays = {**self.axis.to_arrays(), "unplaced": np.array(self.unplaced)}
+        return arrays if self.grid is None else {**arrays, **self.grid.to_arrays()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> OneAxis:
         """Restore an axis from :meth:`to_arrays`."""
-        return cls(NormalScores.from_arrays(arrays), read_grid(arrays) if "upper" in arrays else None)
+        grid, unplaced = read_grid(arrays) if "upper" in arrays else None, read_floats(arrays, "unplaced", (), 0)
+        return cls(NormalScores.from_arrays(arrays), grid, float(unplaced))
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
         """Raise :class:`InvalidParameter` unless it converts what the model has ``drawn`` to values of ``column``."""

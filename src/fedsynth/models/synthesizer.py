@@ -309,6 +309,20 @@ class Synthesizer:
         return self._frame(table, redrawn, generator)
 
     @property
+    def unplaced(self) -> dict[str, float]:
+        """Columns of which noise hid what values some rows have, and about how many rows those are.
+
+        These rows were counted, beside many others of one value (zeros, say), but no cell of the survey showed them.
+        Their number can be relied on, their values cannot: they are put next to zero.
+        """
+        found = {
+            column.name: axis.unplaced
+            for column, axis in zip(self.schema.stored, self.axes, strict=True)
+            if isinstance(axis, AdaptiveBins | OneAxis)
+        }
+        return {name: rows for name, rows in found.items() if rows}
+
+    @property
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
         """A function that takes a table and returns each row's log probability, in nats, shape ``(rows,)``.
 

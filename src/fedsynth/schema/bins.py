@@ -140,6 +140,21 @@ def _steps(edges: Floats, bins: int) -> tuple[float, float, Floats]:
     return float(edges[0]), float(edges[-1]), cuts
 
 
+def _magnitudes(low: float, high: float, cuts: Floats, factor: float, least: float) -> Floats:
+    """Return cut points at distances from the number nearest to zero that fall by ``factor``, from ``cuts`` on.
+
+    On either side of this number, the largest distance is that of the nearest of ``cuts`` (or the bound) divided by
+    ``factor``, and no distance is below ``least``.
+    """
+    nearest, ends, found = min(max(0.0, low), high), np.concatenate([[low], cuts, [high]]), []
+    for way, side in ((1, ends[ends > nearest]), (-1, ends[ends < nearest])):
+        distance = float(np.abs(side - nearest).min(initial=np.inf)) / factor
+        while least <= distance < np.inf:
+            found.append(nearest + way * distance)
+            distance /= factor
+    return np.array(found)
+
+
 def _multiples(low: float, high: float, per_unit: int) -> tuple[float, float]:
     """Return the least and the greatest multiple of ``1 / per_unit`` from ``low`` to ``high``, both included."""
     first, last = np.round(low * per_unit, 6), np.round(high * per_unit, 6)
@@ -199,16 +214,24 @@ class Grid:
         return cls(lower, upper, 0)
 
     @classmethod
-    def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int) -> Grid:
+    def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int, factor: float = 0.0) -> Grid:
         """Return about ``bins`` cells of similar width between the ends of ``edges``, as :meth:`fine` does.
 
         Bins are merged only if there are more than ``single`` of them. If the range has at most ``single`` multiples of
         ``1 / per_unit``, each is a cell. Both bounds, and zero if it lies between them, are cells of their own. A cell
         includes its lower end, as a bin does: real numbers accumulate at round numbers, which are often cell ends.
+
+        With a ``factor`` above 1, the cell next to zero, on either side, is cut further at distances from zero that
+        fall by this factor, down to one multiple of ``1 / per_unit`` or 2^-40 of the range: cells by magnitude. A bound
+        that is a thousand times the largest value then costs ten cells, not a thousandth of the resolution. If zero
+        lies outside the range, the bound nearest to it takes its place.
         """
         low, high, cuts = _steps(edges, max(bins, len(edges) - 1) if len(edges) - 1 <= single else bins)
         if per_unit:
             low, high = _multiples(low, high, per_unit)
+        if factor:
+            least = 1 / per_unit if per_unit else _NARROWEST * (high - low)
+            cuts = np.append(cuts, _magnitudes(low, high, cuts, factor, least))
         points = np.array([low, 0.0, high] if low < 0 < high else [low, high])
         if per_unit:
             half = 0.5 / per_unit
@@ -266,6 +289,23 @@ class Grid:
             1.5 / self.per_unit if self.per_unit else np.finfo(float).tiny
         )
         return single
+
+    @property
+    def points(self) -> NDArray[np.bool_]:
+        """Whether each cell is a bound's or zero's, which have cells of their own, shape ``(cells,)``.
+
+        All are False if every cell holds a single value anyway.
+        """
+        found = self.single & ((self.lower <= 0) & (self.upper >= 0))
+        found[[0, -1]] = self.single[[0, -1]]
+        return found & ~self.single.all()
+
+    @property
+    def nearest_to_zero(self) -> int:
+        """The cell of zero or, if zero lies outside the range, of the bound nearest to it."""
+        half = 0.5 / self.per_unit if self.per_unit else 0.0
+        nearest = min(max(0.0, self.lower[0] + half), self.upper[-1] - half)
+        return int(np.searchsorted(self.upper, nearest))
 
     def values(self, cells: Integers, share: Floats) -> Floats:
         """Return one value from each of the numbered ``cells``, at the fraction ``share`` (0 to 1) of its width.
