@@ -56,6 +56,12 @@ sites = 1
 seeds = 1
 metrics = ["queries"]
 
+[methods.oneshot]
+options = { bins_share = 0.0 }
+
+[methods.aim]
+options = { bins_share = 0.0 }
+
 [methods.naive]
 method = "fednaivebayes"
 options = { rate = 0.5 }

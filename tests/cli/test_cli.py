@@ -484,6 +484,8 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
         *BUDGET,
         "--method",
         "oneshot",
+        "--set",
+        "bins_share=0",
         "--sites",
         3,
         "--holdout",

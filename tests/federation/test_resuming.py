@@ -142,8 +142,8 @@ def test_a_transcript_of_another_budget_trust_or_method_is_refused(seed, changes
 
 
 def test_a_transcript_over_other_rows_or_another_schema_is_refused(tmp_path):
-    path = tmp_path / "t"
-    sampled(path, method=OneShot())
+    path, method = tmp_path / "t", OneShot(bins_share=0.0)
+    sampled(path, method=method)
     rng, kept = np.random.default_rng(0), path.read_bytes()
     other = Schema((*SCHEMA.columns[:2], Categorical("age", ("young", "old"))))
     frames = [SCHEMA.decode(rows, rng).assign(age="old") for rows in tables(4)]
@@ -155,11 +155,11 @@ def test_a_transcript_over_other_rows_or_another_schema_is_refused(tmp_path):
     for changes in cases:
         with pytest.raises(FedsynthError, match="over other sites or rows, or under another schema"):
             begin(path, **changes)
-    sampled(tmp_path / "seeded", method=OneShot(), seed=3)
+    sampled(tmp_path / "seeded", method=method, seed=3)
     with pytest.raises(FedsynthError, match=r"with another schema \(step 0\)"):
-        sampled(tmp_path / "seeded", method=OneShot(), seed=3, **cases[0])
+        sampled(tmp_path / "seeded", method=method, seed=3, **cases[0])
     with pytest.raises(FedsynthError, match="with another name or seed"):
-        sampled(tmp_path / "seeded", method=OneShot(), seed=4)
+        sampled(tmp_path / "seeded", method=method, seed=4)
     assert path.read_bytes() == kept
 
 

@@ -142,7 +142,7 @@ def test_options_are_written_by_name():
         replica = {} if one.private else {"not_private": True}
         made = one.kind(**read_options(one.name, one.kind, options | replica, None))
         assert made == one.kind(**replica)
-    assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500, "bins_share": 0.0}
+    assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500, "bins_share": None}
 
 
 def test_none_is_no_column_unless_a_column_is_called_so():

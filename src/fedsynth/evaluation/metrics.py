@@ -287,7 +287,10 @@ def likelihood(run: FinishedRun, floor: float = 1e-30) -> Mapping[str, float]:
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     if log_likelihood is None:
-        raise Unsupported("only graphical models have a likelihood; leave this metric out for other methods")
+        raise Unsupported(
+            "only graphical models of the schema's own bins have a likelihood: "
+            "take bins_share = 0 with a method that has it, or leave this metric out"
+        )
     heard = log_likelihood(run.test)
     return {"NLL": float(-heard.mean()), "floored": float(-np.maximum(heard, math.log(floor)).mean())}
 

@@ -27,7 +27,7 @@ from fedsynth.methods.measure import (
     workload_order,
 )
 from fedsynth.methods.registry import COHORT_RATE, method
-from fedsynth.methods.survey import surveyed, with_survey
+from fedsynth.methods.survey import share_for_survey, surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("aim", needs_vault=True, order=workload_order)
+@method("aim", needs_vault=True, adaptive=True, order=workload_order)
 @dataclass(frozen=True)
 class AIM:
     """Repeatedly measures the marginal that the current model fits worst, on a vault of exact tables.
@@ -75,8 +75,9 @@ class AIM:
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share
         Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first. AIM spends
-        the rest, and the pairs' tables are denoised before each fit. Three servers allow no survey. 0: the schema's own
-        bins, as in the paper.
+        the rest, and the pairs' tables are denoised before each fit. ``None``: 20 % if a number has too many values to
+        give each a cell, else 0; also 0 with three servers or a ``rate`` below 1, which allow no survey. 0: the
+        schema's own bins, as in the paper.
     """
 
     workload: Workload | None = None
@@ -88,7 +89,7 @@ class AIM:
     max_megabytes: float = 80.0
     iterations: int = 50
     final_iterations: int = 500
-    bins_share: float = 0.0
+    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         shares(measure_share=self.measure_share, size_share=self.size_share)
@@ -114,12 +115,13 @@ class AIM:
         entering = _Entering.all_at_once(federation)
         if self.rate < 1:
             entering = _Entering.drawn(federation, self.rate, self.rounds or 1, self.size_share)
-        pure, share = federation.budget.pure, 1 - self.bins_share - entering.spent
+        survey_share = 0.0 if self.rate < 1 else share_for_survey(federation, self.bins_share)
+        pure, share = federation.budget.pure, 1 - survey_share - entering.spent
 
         planned = self.rounds or (4 if pure else 16) * len(ones)
         measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
         select_each = share * (1 - self.measure_share) / planned
-        domain = surveyed(federation, self.bins_share, columns, self.measure_share * share)
+        domain = surveyed(federation, survey_share, columns, self.measure_share * share)
         share_ones, kept = (
             measure_each * len(ones),
             domain.counts(maximal([*(tuple(sorted(q)) for q in workload), *ones])),

@@ -409,10 +409,10 @@ def shares(**numbers: float) -> None:
             raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
 
 
-def optional_shares(**numbers: float) -> None:
-    """Raise :class:`InvalidParameter` unless every number is 0 or lies strictly between 0 and 1."""
+def optional_shares(**numbers: float | None) -> None:
+    """Raise :class:`InvalidParameter` unless every number is ``None``, 0 or lies strictly between 0 and 1."""
     for name, number in numbers.items():
-        if not (number >= 0 and share_left(number)):
+        if number is not None and not (number >= 0 and share_left(number)):
             raise InvalidParameter(f"{name} must be 0 or lie strictly between 0 and 1, not {number}")
 
 

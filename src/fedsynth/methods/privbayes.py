@@ -19,7 +19,7 @@ from fedsynth.errors import Unsupported, positive, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import measure_in_vault, network_order, optional_shares, shares, total_records
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import surveyed, with_survey
+from fedsynth.methods.survey import share_for_survey, surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -61,15 +61,15 @@ class PrivBayes:
         the noise (theta in the paper).
     bins_share
         Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
-        shares are then shares of what is left. Three servers allow no survey. 0: the schema's own bins, as in the
-        paper.
+        shares are then shares of what is left. ``None``: 20 % if a number has too many values to give each a cell, else
+        0; also 0 with three servers, which allow no survey. 0: the schema's own bins, as in the paper.
     """
 
     degree: int = 2
     one_share: float = 0.1
     select_share: float = 0.3
     useful: float = 4.0
-    bins_share: float = 0.0
+    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         whole(degree=self.degree)
@@ -86,11 +86,12 @@ class PrivBayes:
         from fedsynth.models.synthesizer import Synthesizer
 
         federation.require_vault()
-        rng, count, share = federation.rng, len(federation.schema.stored), 1 - self.bins_share
+        survey_share = share_for_survey(federation, self.bins_share)
+        rng, count, share = federation.rng, len(federation.schema.stored), 1 - survey_share
         ones = all_marginals(count, 1)
         first = self.one_share * share if count > 1 else share
         table_share = (1 - self.select_share) * (share - first) or share
-        domain = surveyed(federation, self.bins_share, count - 1, table_share, LARGER)
+        domain = surveyed(federation, survey_share, count - 1, table_share, LARGER)
         vault = federation.deposit(domain.counts(ones), first)
         known = with_survey(domain, measure_in_vault(vault, domain, ones, first))
         total = total_records(federation, known)

@@ -33,7 +33,7 @@ from fedsynth.methods.measure import (
 from fedsynth.methods.pilot import CoarseTable, pilot
 from fedsynth.methods.registry import method
 from fedsynth.methods.sketch import LARGEST_SEED, LARGEST_WIDTH, Sketch, dependence, sketch
-from fedsynth.methods.survey import surveyed, with_survey
+from fedsynth.methods.survey import share_for_survey, surveyed, with_survey
 from fedsynth.schema.bins import Axis
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class PrivSynOptions:
         Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
         shares are then shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches,
         at ``sketch_share``, since they reveal a correlation under more noise, and the released tables are denoised
-        before rows are generated. 0: the schema's own bins, as in the paper.
+        before rows are generated. ``None``: 20 % if a number has too many values to give each a cell, else 0; 0: the
+        schema's own bins, as in the paper.
     """
 
     one_share: float = 0.1
@@ -109,7 +110,7 @@ class PrivSynOptions:
     seed: int = 0
     bound: float = 1 / 3
     generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float = 0.0
+    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         _check(self.bound, self.bins_share, one_share=self.one_share, sketch_share=self.sketch_share)
@@ -124,24 +125,28 @@ class PrivSynOptions:
     def look(self, federation: Federation) -> PairEstimates:
         """Measure 1-way tables, and estimate each pair's dependence from sketches or, after a survey, coarse tables.
 
-        What is then left of the budget is for the tables of the released pairs (:attr:`pair_share`).
+        What is then left of the budget is for the tables of the released pairs.
         """
-        columns, left = len(federation.schema.stored), 1 - self.bins_share
+        survey_share = share_for_survey(federation, self.bins_share)
+        columns, left = len(federation.schema.stored), 1 - survey_share
         pairs = all_marginals(columns, 2)
-        domain = surveyed(federation, self.bins_share, _most(pairs, self.bound), self.pair_share * left)
+        pair_share = self.pair_share * left
+        domain = surveyed(federation, survey_share, _most(pairs, self.bound), pair_share)
         found = measure(federation, all_marginals(columns, 1), self.one_share * left, domain=domain)
         one_way = with_survey(domain, found)
         total = total_records(federation, one_way)
         if not pairs:
-            return PairEstimates(domain, one_way, total, {}, {}, domain.axes)
-        if self.bins_share:
+            return PairEstimates(domain, one_way, total, {}, {}, domain.axes, pair_share)
+        if survey_share:
             coarse = pilot(federation, domain, pairs, self.sketch_share * left, one_way, total)
-            return PairEstimates(domain, one_way, total, coarse.strengths, coarse.tables, coarse.domain.axes)
+            return PairEstimates(
+                domain, one_way, total, coarse.strengths, coarse.tables, coarse.domain.axes, pair_share
+            )
         sketched = {found.pair: found for found in sketch(federation, pairs, self.sketch_share, self.width, self.seed)}
         strengths: dict[Clique, float] = {
             (a, b): math.sqrt(max(0.0, dependence(sketched[a, b], one_way[a], one_way[b], total))) for a, b in pairs
         }
-        return PairEstimates(domain, one_way, total, strengths, sketched, domain.axes)
+        return PairEstimates(domain, one_way, total, strengths, sketched, domain.axes, pair_share)
 
 
 class PairEstimates(NamedTuple):
@@ -150,7 +155,8 @@ class PairEstimates(NamedTuple):
     ``one_way`` are the 1-way tables over the bins of ``domain``, in order, of ``total`` records. By pair of column
     positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of independent
     columns, and ``pairs`` the sketches or coarse tables (none for a column with a single coarse bin); ``axes`` are the
-    bins of tables that can be compared with these, one axis per column.
+    bins of tables that can be compared with these, one axis per column. ``left`` is the share of the budget that is
+    left for the tables of the released pairs.
     """
 
     domain: Domain
@@ -159,6 +165,7 @@ class PairEstimates(NamedTuple):
     strengths: dict[Clique, float]
     pairs: Mapping[Clique, Sketch | CoarseTable]
     axes: tuple[Axis, ...]
+    left: float
 
 
 @method("fedprivsyn", adaptive=True, order=2)
@@ -166,7 +173,7 @@ class PairEstimates(NamedTuple):
 class FedPrivSyn(PrivSynOptions):
     """Sketches every pair, then releases the tables of the dependent pairs and generates rows from them.
 
-    After an optional survey, there are three noisy sums over sites: of the 1-way tables, of the sketches
+    After a survey, if a column needs one, there are three noisy sums over sites: of the 1-way tables, of the sketches
     (:func:`~fedsynth.methods.sketch.project`), and of the tables of the released pairs. Pairs are released as long as
     this lowers the expected error (:func:`pairs_worth_releasing`). Source: HeteroFedSyn, algorithms 1 and 2. The
     options are those of :class:`PrivSynOptions`.
@@ -174,8 +181,7 @@ class FedPrivSyn(PrivSynOptions):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the released pairs."""
-        domain, one_way, total, strengths, _, _ = self.look(federation)
-        pair_share = self.pair_share * (1 - self.bins_share)
+        domain, one_way, total, strengths, _, _, pair_share = self.look(federation)
         weight, std = _noise(federation, domain, strengths, pair_share)
         most = _most(strengths, self.bound)
         chosen = pairs_worth_releasing(strengths, weight, std, most, pure=federation.budget.pure)
@@ -214,8 +220,7 @@ class AdaFedPrivSyn(PrivSynOptions):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the released pairs."""
-        domain, one_way, total, strengths, looks, axes = self.look(federation)
-        left = self.pair_share * (1 - self.bins_share)
+        domain, one_way, total, strengths, looks, axes, left = self.look(federation)
         most = _most(strengths, self.bound)
         share_each = left / max(1, most)
         weight, std = _noise(federation, domain, strengths, share_each)
@@ -244,7 +249,7 @@ class AdaFedPrivSyn(PrivSynOptions):
         return self.generator.generate(domain, one_way + pairs + rest, total, info)
 
 
-@method("privsyn", needs_vault=True, needs_scores=True, order=2)
+@method("privsyn", needs_vault=True, needs_scores=True, adaptive=True, order=2)
 @dataclass(frozen=True)
 class PrivSyn:
     """Central PrivSyn: noisy dependence scores of the exact tables in a vault take the place of sketches.
@@ -264,14 +269,15 @@ class PrivSyn:
         As in :class:`PrivSynOptions`.
     bins_share
         Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
-        shares are then shares of what is left, and the released tables are denoised. 0: the schema's own bins.
+        shares are then shares of what is left, and the released tables are denoised. ``None``: 20 % if a number has too
+        many values to give each a cell, else 0; 0: the schema's own bins.
     """
 
     one_share: float = 0.1
     score_share: float = 0.1
     bound: float = 1.0
     generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float = 0.0
+    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         _check(self.bound, self.bins_share, one_share=self.one_share, score_share=self.score_share)
@@ -282,9 +288,10 @@ class PrivSyn:
 
         federation.require_vault(scores=True)
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
-        left = 1 - self.bins_share
+        survey_share = share_for_survey(federation, self.bins_share)
+        left = 1 - survey_share
         planned = _most(pairs, min(self.bound, PLANNED))
-        domain = surveyed(federation, self.bins_share, planned, share_left(self.one_share, self.score_share) * left)
+        domain = surveyed(federation, survey_share, planned, share_left(self.one_share, self.score_share) * left)
         vault = federation.deposit(domain.counts([*ones, *pairs]), left)
 
         found = measure_in_vault(vault, domain, ones, self.one_share * left if pairs else left)
@@ -306,7 +313,7 @@ class PrivSyn:
         return self.generator.generate(domain, one_way + released, total, info)
 
 
-@method("allmarginals", order=2)
+@method("allmarginals", adaptive=True, order=2)
 @dataclass(frozen=True)
 class AllMarginals:
     """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn.
@@ -319,12 +326,13 @@ class AllMarginals:
         As in :class:`PrivSynOptions`.
     bins_share
         Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first;
-        ``one_share`` is then a share of what is left. 0: the schema's own bins.
+        ``one_share`` is then a share of what is left. ``None``: 20 % if a number has too many values to give each a
+        cell, else 0; 0: the schema's own bins.
     """
 
     one_share: float = 0.1
     generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float = 0.0
+    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         shares(one_share=self.one_share)
@@ -336,7 +344,7 @@ class AllMarginals:
         return _release(federation, pairs, self, "allmarginals")
 
 
-@method("randommarginals", order=2)
+@method("randommarginals", adaptive=True, order=2)
 @dataclass(frozen=True)
 class RandomMarginals:
     """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn.
@@ -354,7 +362,7 @@ class RandomMarginals:
     share: float = 1 / 3
     one_share: float = 0.1
     generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float = 0.0
+    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         shares(one_share=self.one_share)
@@ -372,9 +380,10 @@ class RandomMarginals:
 def _release(
     federation: Federation, pairs: Sequence[Clique], options: AllMarginals | RandomMarginals, name: str
 ) -> Synthesizer:
-    ones, left = all_marginals(len(federation.schema.stored), 1), 1 - options.bins_share
+    survey_share = share_for_survey(federation, options.bins_share)
+    ones, left = all_marginals(len(federation.schema.stored), 1), 1 - survey_share
     one_share, pair_share = (options.one_share * left, (1 - options.one_share) * left) if pairs else (left, 0.0)
-    domain = surveyed(federation, options.bins_share, len(pairs), pair_share or left)
+    domain = surveyed(federation, survey_share, len(pairs), pair_share or left)
     one_way = with_survey(domain, measure(federation, ones, one_share, domain=domain))
     two_way = measure(federation, pairs, pair_share, domain=domain) if pairs else []
     info = {"method": name, "cliques": [list(pair) for pair in pairs]}
@@ -393,7 +402,7 @@ def _most(strengths: Collection[Clique], bound: float) -> int:
     return min(len(strengths), max(1, math.floor(bound * len(strengths))))
 
 
-def _check(bound: float, bins_share: float, **before_pairs: float) -> None:
+def _check(bound: float, bins_share: float | None, **before_pairs: float) -> None:
     optional_shares(bins_share=bins_share)
     shares(**before_pairs)
     check_shares("the pairs", **before_pairs)

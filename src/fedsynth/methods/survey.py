@@ -3,7 +3,7 @@
 A numeric column of many values is counted over coarse cells of its range, over their parts and over the parts of these,
 in one sum; the server replaces a cell by its parts where its count stands out from the noise. Tables of several columns
 are counted over groups of the resulting cells. The default method, the Bayesian networks and the methods that train
-networks begin with a survey; others have an option for it.
+networks begin with a survey; so do others, unless no column needs one or their option ``bins_share`` is 0.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+SURVEY = 0.2  # share of the budget for a survey by default, of methods that can do without
 CLEAR = 8.0  # groups below this many standard deviations of the noise are merged with others
 MOST = 24  # groups of a numeric column, at most
 WIDEST = 64  # groups of a numeric column in the tables of any method, at most, besides one for missing values
@@ -191,6 +192,22 @@ def _largest(sizes: Sequence[int]) -> int:
     while sum(min(size, largest) for size in sizes) ** 2 > 2 * _LARGEST and largest > 2:
         largest = largest * 3 // 4
     return largest
+
+
+def share_for_survey(federation: Federation, share: float | None) -> float:
+    """Return the share of the budget for the survey of a method whose option ``bins_share`` is ``share``.
+
+    ``None`` stands for ``SURVEY`` (a fifth) if a number or time has too many values to give each a cell of its own, and
+    0 otherwise: a bound that is far above most rows would put them into one bin of equal width. Without such a column,
+    the schema's own bins or values serve as well. It is also 0 under a trust model without plain sums.
+    """
+    from fedsynth.models.adaptive_bins import AdaptiveBins
+
+    if share is not None:
+        return share
+    grids = [AdaptiveBins.of(column).grid for column in federation.schema.stored]
+    many = any(grid is not None and not grid.single.all() for grid in grids)
+    return SURVEY if many and federation.trust.sums is not None else 0.0
 
 
 def surveyed(federation: Federation, share: float, tables: int, table_share: float, larger: float = 1.0) -> Domain:
