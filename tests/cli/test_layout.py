@@ -52,7 +52,7 @@ def run(folder: Path) -> Path:
 COMMANDS = {
     "methods": ("methods",),
     "simulate": (
-        *("simulate", "--data", "rows.csv", "--schema", "agreed.toml", "--method", "oneshot"),
+        *("simulate", "--data", "rows.csv", "--schema", "agreed.toml", "--method", "oneshot", "--set", "bins_share=0"),
         *(*BUDGET, "--sites", 3, "--out", "again"),
     ),
     "evaluate": (

@@ -454,7 +454,12 @@ def test_lost_columns_come_first_with_what_to_do_next():
 
 @pytest.mark.parametrize(
     ("kind", "constant", "verdict"),
-    [("one value", False, "alarm"), ("one value", True, None), ("wide cell", False, "review")],
+    [
+        ("one value", False, "alarm"),
+        ("one value", True, None),
+        ("wide cell", False, "review"),
+        ("hidden values", False, "review"),
+    ],
 )
 def test_what_a_card_calls_lost_is_compared_with_the_real_rows(kind, constant, verdict):
     card = structs_replace(CARD, limitations=Limitations(lost=(LostColumn(kind, "age", "3", 0.9, "0 to 9"),)))

@@ -23,6 +23,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.methods.auto import Auto
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import all_methods
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.card import HiddenGroups, Limitations, LostColumn, card_html, card_markdown
 from fedsynth.models.synthesizer import Synthesizer, load, own_bins
@@ -189,6 +190,29 @@ def test_a_column_of_one_value_and_a_cell_with_most_rows_are_lost():
     assert lost_columns(own_bins(WIDE), drawn_wide(19)) == ()
 
 
+def test_a_column_of_which_noise_hides_values_is_lost_in_part():
+    listed = lost_columns(own_bins(WIDE), drawn_wide(), {"spread": 0.035, "alone": 0.01})
+    found = {one.column: one for one in listed}
+    assert found["alone"].kind == "one value"
+    assert found["spread"] == LostColumn("hidden values", "spread", "", 0.035, "0 to 1")
+    assert "Noise hides which values 3.5 % of the rows have" in found["spread"].says
+    assert "narrower ones, agree on these" in found["spread"].advice
+
+
+def test_values_that_a_run_did_not_see_are_in_its_card():
+    run = federate([patients(500, 0), patients(500, 1)], GENEROUS, BUDGET, trust=TRUSTS["trusted"])
+    made = OneShot().fit(run)
+    assert isinstance(made.axes[0], AdaptiveBins)
+    hidden = dataclasses.replace(
+        made, axes=(dataclasses.replace(made.axes[0], unplaced=made.model.total / 25), *made.axes[1:])
+    )
+    limitations = with_limitations(hidden, run).limitations
+    assert limitations is not None
+    (lost,) = limitations.lost
+    assert (lost.kind, lost.column) == ("hidden values", "amount")
+    assert lost.share == pytest.approx(0.04)
+
+
 def test_a_column_stored_as_a_difference_is_lost_under_what_is_stored():
     schema = Schema(
         (
@@ -224,7 +248,7 @@ def patients(rows: int, seed: int) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def fitted() -> Synthesizer:
     train = {"north": patients(2000, 0), "south": patients(2000, 1)}
-    return fedsynth.fit(train, GENEROUS, epsilon=1, delta=1e-6, method="oneshot")
+    return fedsynth.fit(train, GENEROUS, epsilon=1, delta=1e-6, method=OneShot(bins_share=0))
 
 
 def test_print_says_what_is_lost_proved_and_hidden_and_so_does_the_file(fitted, tmp_path):
@@ -248,7 +272,7 @@ def test_print_says_what_is_lost_proved_and_hidden_and_so_does_the_file(fitted, 
 
 def test_limitations_are_found_without_a_row(monkeypatch):
     run = federate([patients(500, 0), patients(500, 1)], GENEROUS, BUDGET, trust=TRUSTS["trusted"])
-    made = OneShot().fit(run)
+    made = OneShot(bins_share=0).fit(run)
 
     def closed(*_: object) -> None:
         raise AssertionError("a site was asked, or its rows were counted")
@@ -320,7 +344,7 @@ def test_a_run_writes_about_md_from_its_model_alone(tmp_path: Path):
     GENEROUS.save(tmp_path / "schema.toml")
     job = Job(
         "oneshot", 1.0, 1e-6, data=str(tmp_path / "secret-name.csv"), schema=str(tmp_path / "schema.toml"), sites=2,
-        rows=1234,
+        rows=1234, options={"bins_share": 0},
     )  # fmt: skip
     done = run_simulated(job, tmp_path / "run")
     text = (tmp_path / "run" / "about.md").read_text(encoding="utf-8")
@@ -328,7 +352,7 @@ def test_a_run_writes_about_md_from_its_model_alone(tmp_path: Path):
     assert text.startswith("# About this synthetic table\n\nsynthetic.csv has 1,234 synthetic rows of 3 columns")
     assert text.index("## What is lost") < text.index("## What is proved")
     assert "secret-name" not in text
-    assert done.warnings == ("next to nothing is left of the columns amount: about.md says what to do",)
+    assert done.warnings == ("noise took most of what these columns held: amount: about.md says what to do",)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

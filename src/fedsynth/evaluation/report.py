@@ -352,7 +352,7 @@ def findings(evaluation: Evaluation, card: ModelCard | None) -> list[Finding]:
     )
     for verdict in ("alarm", "review"):
         if verdict == "review":
-            wide = [name for name, one in lost.items() if one.kind == "wide cell" and name not in off]
+            wide = [name for name, one in lost.items() if one.kind != "one value" and name not in off]
             coarse = tuple((name, lost[name].says) for name in wide)
             found += [Finding("review", "Where values lie within a column is lost", coarse)] if coarse else []
         found += [

@@ -78,15 +78,16 @@ class HiddenGroups(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LostColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A column of which a model holds next to nothing, as rows drawn from it show.
+    """A column of which a model holds next to nothing, or not where some of its values lie.
 
     ``kind`` is "one value" if all rows have the same, or "wide cell" if more than half of the known values lie in one
-    interval of numbers, within which they are drawn evenly though it could be divided further. ``values`` is that value
-    or interval in words, ``share`` its share of the known values (0 to 1), and ``bounds`` are the column's bounds in
-    the schema, in words; "" for a category.
+    interval of numbers, within which they are drawn evenly though it could be divided further, and "hidden values" if
+    noise hid which values some rows have. ``values`` is that value or interval in words ("" for hidden ones), ``share``
+    its share of the known values (0 to 1) or that of the rows with hidden ones, and ``bounds`` are the column's bounds
+    in the schema, in words; "" for a category.
     """
 
-    kind: Literal["one value", "wide cell"]
+    kind: Literal["one value", "wide cell", "hidden values"]
     column: _Text
     values: _Text
     share: Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -97,6 +98,11 @@ class LostColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is lost, as a sentence about the column."""
         if self.kind == "one value":
             return f"All synthetic rows have the same value, {printable(self.values)}: how rows differ is lost."
+        if self.kind == "hidden values":
+            return (
+                f"Noise hides which values {100 * self.share:.2g} % of the rows have: how many rows they are is known, "
+                "how large their values are is lost."
+            )
         return (
             f"{100 * self.share:.0f} % of the synthetic values are spread evenly from {printable(self.values)}: where "
             "the real ones lie in this interval is lost."
@@ -125,7 +131,7 @@ class Limitations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     how many columns strong relations stand out; ``None`` where that is not known. ``warnings`` are sentences about what
     the noise drowns, and ``weakest`` are, with a warning about the number of columns, up to five whose relations are
     the weakest. ``groups`` are up to eight groups that noise hides, and ``others`` is the number of those left out.
-    ``lost`` are the columns of which next to nothing is left.
+    ``lost`` are the columns of which next to nothing is left, or of which noise hides values.
     """
 
     value: _Rows | None = None
@@ -147,7 +153,7 @@ class Limitations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The lost columns by name in one sentence; "" if there are none."""
         names = ", ".join(printable(one.column) for one in self.lost[:_SHOWN])
         more = f" and {len(self.lost) - _SHOWN} more" if len(self.lost) > _SHOWN else ""
-        return f"next to nothing is left of the columns {names}{more}: about.md says what to do" if names else ""
+        return f"noise took most of what these columns held: {names}{more}: about.md says what to do" if names else ""
 
     @property
     def loud(self) -> list[str]:

@@ -7,7 +7,7 @@ releases determine. No real row is read.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +41,8 @@ def with_limitations(synthesizer: Synthesizer, federation: Federation, target: s
     total = synthesizer.model.total
     drawn = synthesizer.sample_table(min(max(1, round(total)), _DRAWN), 0)
     found = small_groups(federation, drawn, total, target)
-    found = msgspec.structs.replace(found, lost=lost_columns(synthesizer.axes, drawn))
+    hidden = {name: rows / total for name, rows in synthesizer.unplaced.items()}
+    found = msgspec.structs.replace(found, lost=lost_columns(synthesizer.axes, drawn, hidden))
     return replace(stated(synthesizer, federation), limitations=found)
 
 
@@ -49,17 +50,25 @@ def with_limitations(synthesizer: Synthesizer, federation: Federation, target: s
 # Lost columns
 
 
-def lost_columns(axes: Sequence[ModelAxis], table: Table) -> tuple[LostColumn, ...]:
+def lost_columns(
+    axes: Sequence[ModelAxis], table: Table, unplaced: Mapping[str, float] | None = None
+) -> tuple[LostColumn, ...]:
     """Return the columns of which next to nothing is left in rows drawn from a model, in their order.
 
     A column is lost if it could have several values and all drawn rows have the same. A number or time is also lost if
     more than half of its known values lie in one of the model's cells, in which values are drawn evenly, although the
-    cell holds several values and was not declared as a bin (``edges``) in the schema. ``axes`` are those of the model,
-    one for each column. Columns with fewer than 20 drawn values are left out.
+    cell holds several values and was not declared as a bin (``edges``) in the schema. Columns with fewer than 20 drawn
+    values are left out. ``axes`` are those of the model, one for each column, and ``unplaced`` are by column the shares
+    of rows whose values noise hid.
     """
-    columns = enumerate(zip(table.schema.stored, axes, strict=True))
-    found = (_lost(column, axis, table, at) for at, (column, axis) in columns)
-    return tuple(one for one in found if one is not None)
+    found = []
+    for at, (column, axis) in enumerate(zip(table.schema.stored, axes, strict=True)):
+        if (lost := _lost(column, axis, table, at)) is not None:
+            found.append(lost)
+        elif share := (unplaced or {}).get(column.name):
+            assert isinstance(column, Numeric | Datetime)
+            found.append(LostColumn("hidden values", _named(table, at), "", min(share, 1.0), _bounds(column)))
+    return tuple(found)
 
 
 def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn | None:
@@ -67,7 +76,7 @@ def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn 
     if not isinstance(column, Numeric | Datetime):
         alone = len(codes) >= _FEWEST and column.size > 1 and (codes == codes[0]).all()
         return LostColumn("one value", name, shown(_names(column)[codes[0]]), 1.0) if alone else None
-    bounds = " to ".join(_written(column, column.bin_edges[[0, -1]]))
+    bounds = _bounds(column)
     grid = column.bins_as_cells
     cells = codes.astype(np.int64)
     if (numbers := table.numbers.get(at)) is not None:
@@ -89,6 +98,10 @@ def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn 
         return None
     ends = _written(column, grid.admitted(np.array([grid.lower[most], grid.upper[most]])))
     return LostColumn("wide cell", name, " to ".join(ends), float(rows[most] / len(cells)), bounds)
+
+
+def _bounds(column: Numeric | Datetime) -> str:
+    return " to ".join(_written(column, column.bin_edges[[0, -1]]))
 
 
 def _named(table: Table, at: int) -> str:

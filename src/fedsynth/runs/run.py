@@ -65,7 +65,7 @@ class RunResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on why the guarantee is weak, and on the columns of which next to nothing is left, by name."""
+        """Sentences on why the guarantee is weak, and on lost columns, by name."""
         limits = self.synthesizer.limitations
         return (*self.statement.warnings, *([limits.alarm] if limits and limits.alarm else []))
 
