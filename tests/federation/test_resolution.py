@@ -222,12 +222,15 @@ def test_training_under_noise_is_told_of_before_anything_is_asked(caplog, tmp_pa
         "fedvae", 1.0, 1e-6, data=str(tmp_path / "rows.csv"), schema=str(tmp_path / "schema.toml"), sites=2, seed=1,
         options={"steps": 3, "width": 8},
     )  # fmt: skip
-    told = []
+    counted = []
+
+    def warnings() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "fedsynth.runs.run"]
+
     with caplog.at_level(logging.WARNING):
-        done = run_simulated(job, tmp_path / "run", progress=lambda *_: told.append(len(caplog.records)))
-    said = [one.getMessage() for one in caplog.records if one.name == "fedsynth.runs.run"]
-    assert [one[:28] for one in said] == ["noise drowns this training: "]
-    assert told[0] == 1
+        done = run_simulated(job, tmp_path / "run", progress=lambda *_: counted.append(len(warnings())))
+    assert [one[:28] for one in warnings()] == ["noise drowns this training: "]
+    assert counted[0] == 1
     limits = load(done.folder / "model.fedsynth").limitations
     assert limits == done.synthesizer.limitations
     assert limits is not None
