@@ -301,6 +301,8 @@ def test_weights_spend_the_shares_that_were_asked_for(delta):
         weights = np.array(weights_for(shares, budget), dtype=float) ** power
         np.testing.assert_allclose(weights / weights.sum(), shares, rtol=0.05)
     assert weights_for([0.25] * 4, budget) == (1, 1, 1, 1)
+    with pytest.raises(InvalidParameter, match="must not be negative"):
+        weights_for([1.5, -0.5], budget)
 
 
 def test_weighted_tables_have_the_noise_that_they_say():

@@ -337,6 +337,14 @@ def test_encoded_values_come_back_from_the_cell_that_they_were_counted_in():
         assert np.nanmax(np.abs(drawn - values)) <= width
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1e-312), (-1e-320, 1e-320), (0.0, 5e-324), (0.0, 1e-290)])
+def test_ranges_near_the_least_number_have_cells(low, high):
+    grid = AdaptiveBins.of(Numeric("x", low, high)).grid
+    assert grid is not None
+    assert grid.lower[0] == low
+    assert grid.upper[-1] == high
+
+
 @pytest.mark.parametrize("bins", [1, 7, 32, 34, 128, 400])
 def test_coarse_cells_follow_the_bins_of_the_schema(bins):
     column = Numeric("x", 0.0, 320.0, bins=bins)

@@ -64,6 +64,7 @@ STEPS = 16  # in which pairs are added to the model of a pilot, at most
 ROOM = 8.0, 32.0  # MiB of the model, least and most
 ROOMY = 2000.0  # rows for one standard deviation of noise in a cell, from which on a model may have more than the least
 SIZE = 0.25  # without a pilot of tables, pairs enter the model by strength / (cells of their table) to this power
+MOST_AGAIN = 0.9  # part of the last round that columns get, at most
 COARSE, FINE = 0.1, 0.35  # share of the survey without columns of numbers, and with
 
 
@@ -241,8 +242,8 @@ class Auto:
     ) -> Measured:
         """Measure columns, the chosen pairs of ``plan``, and ``triples`` with a third ``column``, with what is left.
 
-        ``again`` is the share of the budget that columns get together at least. Tables of ``total`` records that the
-        survey or the pilot has counted before are averaged with theirs.
+        ``again`` is the share of the budget that columns get together at least, but at most nine tenths of the rest.
+        Tables of ``total`` records that the survey or the pilot has counted before are averaged with theirs.
         """
         domain, ones = plan.domain, one_way(plan.domain.held)
         within = {tuple(at for at in triple if at != column) for triple in triples}
@@ -251,9 +252,8 @@ class Auto:
         released: list[Interaction] = []
         if len(domain.held) > 1 and asked:
             purpose = self._purpose(domain.schema, asked)
-            weights = pair_weights(
-                domain, asked, federation.budget, purpose, self.purpose_share, column, again / plan.share
-            )
+            alone = min(again / plan.share, MOST_AGAIN)
+            weights = pair_weights(domain, asked, federation.budget, purpose, self.purpose_share, column, alone)
             released = measure_interactions(federation, domain, asked, plan.share, weights, column)
         margins = margins_of(domain, ones, total)
         singles, pairs, divided = ([item for item in released if len(item.clique) == order] for order in (1, 2, 3))

@@ -320,8 +320,11 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
 
     Only the ratios of the shares matter. Table i causes a part of the cost in proportion to ``w[i] ** 2`` under
     Gaussian noise, to ``w[i]`` under Laplace noise (a ``budget`` with delta = 0). The result is the smallest weights
-    that come within a twentieth of every share, or else those that come closest.
+    that come within a twentieth of every share, or else those that come closest. Raises :class:`InvalidParameter` for a
+    negative share.
     """
+    if min(shares) < 0:
+        raise InvalidParameter(f"a table's share of the cost is {min(shares):g}; shares must not be negative")
     power = 1 if budget.pure else 2
     wanted = np.asarray(shares, dtype=np.float64) / np.sum(shares)
     ideal = (wanted / wanted.max()) ** (1 / power)

@@ -83,8 +83,8 @@ class LostColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``kind`` is "one value" if all rows have the same, or "wide cell" if more than half of the known values lie in one
     interval of numbers, within which they are drawn evenly though it could be divided further, and "hidden values" if
     noise hid which values some rows have. ``values`` is that value or interval in words ("" for hidden ones), ``share``
-    its share of the known values (0 to 1) or that of the rows with hidden ones, and ``bounds`` are the column's bounds
-    in the schema, in words; "" for a category.
+    its share of the known values (0 to 1), or that of the drawn rows in place of hidden ones, and ``bounds`` are the
+    column's bounds in the schema, in words; "" for a category and for hidden values.
     """
 
     kind: Literal["one value", "wide cell", "hidden values"]
@@ -100,8 +100,8 @@ class LostColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return f"All synthetic rows have the same value, {printable(self.values)}: how rows differ is lost."
         if self.kind == "hidden values":
             return (
-                f"Noise hides which values {100 * self.share:.2g} % of the rows have: how many rows they are is known, "
-                "how large their values are is lost."
+                f"Noise hides which values about {100 * self.share:.2g} % of the rows have. How many these are can "
+                "be estimated, how large their values are is lost."
             )
         return (
             f"{100 * self.share:.0f} % of the synthetic values are spread evenly from {printable(self.values)}: where "
@@ -111,6 +111,11 @@ class LostColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def advice(self) -> str:
         """What to do about it, in one or two sentences."""
+        if self.kind == "hidden values":
+            return (
+                "The other values can be used; the mean, the total and the largest values of this column cannot. Take "
+                "a larger epsilon or more rows."
+            )
         if self.bounds:
             return (
                 f"Do not use this column. Its bounds in the schema are {printable(self.bounds)}: if real values are "
@@ -151,14 +156,19 @@ class Limitations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def alarm(self) -> str:
         """The lost columns by name in one sentence; "" if there are none."""
-        names = ", ".join(printable(one.column) for one in self.lost[:_SHOWN])
-        more = f" and {len(self.lost) - _SHOWN} more" if len(self.lost) > _SHOWN else ""
-        return f"noise took most of what these columns held: {names}{more}: about.md says what to do" if names else ""
+        hidden = [one.column for one in self.lost if one.kind == "hidden values"]
+        gone = [one.column for one in self.lost if one.kind != "hidden values"]
+        kinds = (("noise took most of what these columns held", gone), ("noise hides some values of", hidden))
+        said = [f"{what}: {listed_names(names)}" for what, names in kinds if names]
+        return f"{'; '.join(said)}: about.md says what to do" if said else ""
 
     @property
     def loud(self) -> list[str]:
         """Lines of text that are read first: lost columns, and warnings of what noise drowns."""
-        lines = [f"LOST: {printable(one.column)}: {one.says} {one.advice}" for one in self.lost]
+        lines = [
+            f"{'HIDDEN' if one.kind == 'hidden values' else 'LOST'}: {printable(one.column)}: {one.says} {one.advice}"
+            for one in self.lost
+        ]
         return [*lines, *(f"WARNING: {printable(warning)}" for warning in self.warnings)]
 
     @property
@@ -210,6 +220,12 @@ class ModelCard(msgspec.Struct, frozen=True):
         """The model in one line."""
         said = printable(self.headline) or "without a privacy statement"
         return f"Synthesizer: {self.method}, {self.columns} columns, about {self.records:,.0f} records, {said}"
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return the first dozen names, printable, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(map(printable, names[:_SHOWN]))}{more}"
 
 
 def smallest_groups(value: float | None, crossing: float | None) -> tuple[str, ...]:

@@ -59,15 +59,16 @@ def lost_columns(
     more than half of its known values lie in one of the model's cells, in which values are drawn evenly, although the
     cell holds several values and was not declared as a bin (``edges``) in the schema. Columns with fewer than 20 drawn
     values are left out. ``axes`` are those of the model, one for each column, and ``unplaced`` are by column the shares
-    of rows whose values noise hid.
+    of rows whose values noise hid, as far as the survey could estimate them; where these lie next to zero, the drawn
+    rows there are counted instead.
     """
     found = []
     for at, (column, axis) in enumerate(zip(table.schema.stored, axes, strict=True)):
         if (lost := _lost(column, axis, table, at)) is not None:
             found.append(lost)
         elif share := (unplaced or {}).get(column.name):
-            assert isinstance(column, Numeric | Datetime)
-            found.append(LostColumn("hidden values", _named(table, at), "", min(share, 1.0), _bounds(column)))
+            share = _share_next_to_zero(column, axis, table, at) or min(share, 1.0)
+            found.append(LostColumn("hidden values", _named(table, at), "", share))
     return tuple(found)
 
 
@@ -98,6 +99,15 @@ def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn 
         return None
     ends = _written(column, grid.admitted(np.array([grid.lower[most], grid.upper[most]])))
     return LostColumn("wide cell", name, " to ".join(ends), float(rows[most] / len(cells)), bounds)
+
+
+def _share_next_to_zero(column: Column, axis: ModelAxis, table: Table, at: int) -> float:
+    """Return the share of the drawn rows in the cells of a number beside that of zero; 0 without such cells."""
+    if not isinstance(column, Numeric) or (grid := axis.cells(column)) is None or at not in table.numbers:
+        return 0.0
+    known = table.numbers[at][~np.isnan(table.numbers[at])]
+    beside = np.abs(np.searchsorted(grid.upper, known) - grid.nearest_to_zero) == 1
+    return float(np.count_nonzero(beside) / max(1, len(table)))
 
 
 def _bounds(column: Numeric | Datetime) -> str:

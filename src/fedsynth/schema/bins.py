@@ -144,12 +144,12 @@ def _magnitudes(low: float, high: float, cuts: Floats, factor: float, least: flo
     """Return cut points at distances from the number nearest to zero that fall by ``factor``, from ``cuts`` on.
 
     On either side of this number, the largest distance is that of the nearest of ``cuts`` (or the bound) divided by
-    ``factor``, and no distance is below ``least``.
+    ``factor``, and no distance is below ``least`` (or the least normal number).
     """
     nearest, ends, found = min(max(0.0, low), high), np.concatenate([[low], cuts, [high]]), []
     for way, side in ((1, ends[ends > nearest]), (-1, ends[ends < nearest])):
         distance = float(np.abs(side - nearest).min(initial=np.inf)) / factor
-        while least <= distance < np.inf:
+        while max(least, np.finfo(np.float64).tiny) <= distance < np.inf:
             found.append(nearest + way * distance)
             distance /= factor
     return np.array(found)
