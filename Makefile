@@ -141,7 +141,7 @@ bench: $(STAMP)
 	for table in $(notdir $(basename $(wildcard benchmarks/*.toml))); do \
 	  $(BIN)/fedsynth bench benchmarks/$$table.toml --data-dir "$${FEDSYNTH_DATA:-../shared/data}" \
 	    --out bench-results/$$table --jobs 2 || exit 1; \
-	  cp bench-results/$$table/results.csv benchmarks/results/$$table.csv; \
+	  cp bench-results/$$table/results.jsonl benchmarks/results/$$table.jsonl; \
 	done
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.bayes_speed
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.core

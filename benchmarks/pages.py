@@ -1,7 +1,7 @@
 """A page of the documentation for each table of results, made from what the repository keeps of it.
 
-Of a grid that :func:`fedsynth.bench.spec.read_spec` describes, that is ``benchmarks/results/NAME.csv``, one figure of
-one run a line. Programs of this folder that measure speed write their tables into ``benchmarks/tables.md``, where the
+Of a grid that :func:`fedsynth.bench.spec.read_spec` describes, that is ``benchmarks/results/NAME.jsonl``, one run a
+line. Programs of this folder that measure speed write their tables into ``benchmarks/tables.md``, where the
 tables of grids whose results were not kept stand too, as they were once printed.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import PAGE, ROOT
-from fedsynth.bench.grid import ResultLine
 from fedsynth.bench.page import TextTable, write_pages
-from fedsynth.bench.spec import AXES, Cell, Spec, cases, read_spec
+from fedsynth.bench.results import ResultLine, by_key, figures_of, read_records
+from fedsynth.bench.spec import Cell, Spec, cases, read_spec
 
 RESULTS = ROOT / "benchmarks" / "results"
 PROGRAMS = {
@@ -73,15 +73,9 @@ def result_pages() -> dict[str, str]:
 
 
 def kept_lines(spec: Spec, file: Path) -> list[ResultLine]:
-    """Return the figures of a grid that a file of results has, without the time that each run took."""
-    found = []
-    every = {case.cell for case in cases(spec)}
-    for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-        settings = {axis: int(row[axis]) if axis in ("sites", "seed") else row[axis] for axis in AXES}
-        cell = Cell(**settings)  # type: ignore[arg-type]
-        if cell in every and row["metric"].partition(": ")[0] in spec.metrics:
-            found.append(ResultLine(cell, row["metric"], float(row["value"])))
-    return found
+    """Return the figures that a file of results has of a grid's runs, found by their keys."""
+    records = by_key(read_records(file))
+    return [line for case in cases(spec) for line in figures_of(case, records.get(case.key, ()))]
 
 
 def sections() -> dict[str, tuple[str, str]]:
@@ -94,7 +88,7 @@ def _pages() -> Iterator[tuple[str, ResultPage]]:
     grids = {}
     for place in sorted((ROOT / "benchmarks").glob("*.toml")):
         spec = read_spec(place.read_text(encoding="utf-8"))
-        results = RESULTS / f"{place.stem}.csv"
+        results = RESULTS / f"{place.stem}.jsonl"
         if results.exists():
             with tempfile.TemporaryDirectory() as out:
                 text = write_pages(spec, kept_lines(spec, results), len(cases(spec)), Path(out))
@@ -124,7 +118,7 @@ def _beside_sdv() -> ResultPage:
             figures = [float(row[name]) if row[name] else float("nan") for name in SDV]
             rows.setdefault(row["dataset"], {}).setdefault("SDV, NOT PRIVATE, pooled rows", []).append(figures)
     by_run: dict[Cell, dict[str, float]] = {}
-    for line in kept_lines(spec, RESULTS / "relations.csv"):
+    for line in kept_lines(spec, RESULTS / "relations.jsonl"):
         if (line.cell.method, line.cell.epsilon) in (("auto", "1"), ("auto-target", "1")):
             by_run.setdefault(line.cell, {})[line.metric] = line.value
     for cell, values in by_run.items():
@@ -138,10 +132,10 @@ def _beside_sdv() -> ResultPage:
     ]
     table = TextTable("", ("dataset", "method", *SDV.values(), "seeds"), tuple(lines)).markdown()
     text = (
-        "Made from `benchmarks/results/relations.csv` and `relations_sdv.csv` (`python -m benchmarks.sdv_copula`) when "
-        "this page was built.\n\nSDV's Gaussian copula sees all rows in one place and adds no noise; `auto` runs over "
-        "10 sites with skewed labels under secure sums, at epsilon 1 and delta 1e-6. What the columns mean is said on "
-        f"the page about [relations](relations.md); w3 and quantiles are errors, in all others 1 is best.\n\n{table}"
+        "Made from `benchmarks/results/relations.jsonl` and `relations_sdv.csv` (`python -m benchmarks.sdv_copula`) "
+        "when this page was built.\n\nSDV's Gaussian copula sees all rows in one place and adds no noise; `auto` runs "
+        "over 10 sites with skewed labels under secure sums, at epsilon 1 and delta 1e-6. What the columns mean stands "
+        f"on the page about [relations](relations.md); w3 and quantiles are errors, in all others 1 is best.\n\n{table}"
     )
     return ResultPage("The default beside SDV's copula", "results", text)
 

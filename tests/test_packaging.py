@@ -168,7 +168,7 @@ PLAIN = [
     ("plan", f"--rows 1000 {RUN}", 0),
     ("compare", f"--data patients.csv {RUN}", 6),
     ("bench", "bench.toml --list", 0),
-    ("deploy init", f"federation --schema schema.toml --sites north --method oneshot {BUDGET} --json", 0),
+    ("deploy init", f"federation --schema schema.toml --sites north --method oneshot --trust local {BUDGET} --json", 0),
     ("site join", "federation/invitations/north.toml site --fingerprint FINGERPRINT-1 --json", 0),
     ("deploy admit", "federation site/north.request --fingerprint FINGERPRINT-1 --json", 0),
     ("deploy try", "federation --data patients.csv --out rehearsal", 6),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +24,8 @@ from benchmarks.pages import PROGRAMS, result_pages, sections
 
 import fedsynth
 from fedsynth.bench.floors import FLOORS
-from fedsynth.bench.grid import measure, training_and_test
+from fedsynth.bench.grid import _made_frame, _source_digest, measure, source_digest, training_and_test
+from fedsynth.bench.results import CellRecord, cost, line_of, read_records, recorded
 from fedsynth.bench.spec import Case, cases, check_names, read_spec
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
@@ -149,12 +153,18 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 
 def lines(out: Path) -> list[dict[str, str]]:
-    with (out / "results.csv").open() as file:
-        return list(csv.DictReader(file))
+    """Return a line for each figure, with the settings of its run, its key and the error."""
+    found = []
+    for text in (out / "results.jsonl").read_text().splitlines():
+        record = json.loads(text)
+        about = {"cell": record["key"]} | {name: str(value) for name, value in record["cell"].items()}
+        figures = record.get("figures") or {"error": record.get("error")}
+        found += [about | {"metric": name, "value": str(value)} for name, value in figures.items()]
+    return found
 
 
 def figures(out: Path) -> list[tuple[str, ...]]:
-    return sorted(tuple(line.values()) for line in lines(out) if line["metric"] != "wall-seconds")
+    return sorted(tuple(line.values()) for line in lines(out))
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +209,10 @@ def test_a_grid_is_run_and_measured_cell_by_cell(finished: Path, data: Path) -> 
     assert cells == {floor, *federated}
     assert len({line["cell"] for line in found}) == 9
     by_metric = Counter(line["metric"] for line in found)
-    assert by_metric == {"queries": 9, "likelihood: NLL": 8, "likelihood: floored": 8, "wall-seconds": 9}
+    assert by_metric == {"queries": 9, "likelihood: NLL": 8, "likelihood: floored": 8}
     alone = measure(one_cell(method="naive", epsilon="4.5", seed=1), data)
     kept = {line["metric"]: float(line["value"]) for line in found if line["cell"] == _cell(found, "naive", "4.5", "1")}
-    assert {name: value for name, value in alone.items() if name != "wall-seconds"} == {
-        name: value for name, value in kept.items() if name != "wall-seconds"
-    }
+    assert alone == kept
 
 
 def _cell(found: list[dict[str, str]], method: str, epsilon: str, seed: str) -> str:
@@ -214,7 +222,7 @@ def _cell(found: list[dict[str, str]], method: str, epsilon: str, seed: str) -> 
 def test_the_page_has_means_deviations_and_the_published_figures(finished: Path) -> None:
     page = (finished / "page.md").read_text()
     values = [float(one["value"]) for one in lines(finished) if (one["method"], one["epsilon"]) == ("oneshot", "1")]
-    queries = [values[0], values[4]]
+    queries = [values[0], values[3]]
     shown = f"{np.mean(queries):.4f} ± {np.std(queries, ddof=1):.4f} | 0.123 |"
     (row,) = (line for line in page.splitlines() if shown in line)
     assert row.startswith("| people | oneshot | 1 |")
@@ -250,19 +258,115 @@ def test_nothing_is_run_twice_but_what_has_another_meaning(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    whole = (finished / "results.csv").read_text()
-    torn = "".join(line for line in whole.splitlines(keepends=True) if ",1,likelihood" not in line)[:-30]
-    (out / "results.csv").write_text(torn)  # the last cell is cut off in a line
+    whole = (finished / "results.jsonl").read_text()
+    (out / "results.jsonl").write_text(whole[:-30])  # the last cell is cut off in a line
     same = changed(finished, tmp_path, ("digits = 4", "digits = 2"), ("made up", "noted otherwise"))
     assert run(monkeypatch, same, "--data-dir", data, "--out", out, "--jobs", 0) == 0
     assert "9 cells, 8 of them finished before" in capsys.readouterr().out
     assert Counter(line["cell"] for line in lines(out)).keys() == {line["cell"] for line in lines(finished)}
-    assert len({line["cell"] for line in lines(out) if line["metric"] == "wall-seconds"}) == 9
+    assert len(lines(out)) == len(lines(finished))
 
     other = changed(finished, tmp_path, ("rate = 0.5", "rate = 0.9"))
     assert run(monkeypatch, other, "--data-dir", data, "--out", out, "--jobs", 0) == 0
     assert "9 cells, 5 of them finished before" in capsys.readouterr().out
     assert len({line["cell"] for line in lines(out)}) == 13, "what the old specification meant is still there"
+
+
+def test_a_metric_that_is_added_is_measured_alone(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    before = read_records(out / "results.jsonl")
+    spec = changed(
+        finished,
+        tmp_path,
+        ("[metrics.likelihood]", "[metrics.epsilon]\n\n[metrics.likelihood]"),
+        ("queries = 50", "queries = 60"),
+    )
+    arguments = (spec, "--data-dir", data, "--out", out, "--jobs", 0, "--only", "method=oneshot,seed=1")
+    assert run(monkeypatch, *arguments) == 0
+    assert "2 cells, 0 of them finished before" in capsys.readouterr().out
+    kept = read_records(out / "results.jsonl")
+    assert kept[: len(before)] == before
+    added = kept[len(before) :]
+    assert [set(one.metrics) for one in added] == [{"epsilon", "queries"}] * 2, "one is new, one has other options"
+    assert {one.key for one in added} < {one.key for one in before}
+    assert [one.figures["epsilon"] for one in added] == pytest.approx([1.0, 4.5], abs=0.01)
+    assert run(monkeypatch, *arguments) == 0
+    assert "2 cells, 2 of them finished before" in capsys.readouterr().out
+    assert "| people | oneshot | 1 |" in (out / "page.md").read_text()
+
+
+def test_a_schema_file_and_a_made_table_that_change_make_other_runs(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Schema((Numeric("age", 0, 120, bins=8), Categorical("sick", ("no", "yes")))).save(data / "people.toml")
+    text = SPEC.replace("schema = { bins = 8 }", 'schema = "people.toml"').replace("seeds = 2", "seeds = 1", 1)
+    (tmp_path / "spec.toml").write_text(text)
+    arguments = (tmp_path / "spec.toml", "--data-dir", data, "--out", tmp_path, "--only", "method=real rows")
+    for finished_before in (0, 1):
+        assert run(monkeypatch, *arguments) == 0
+        assert f"1 cell, {finished_before} of them finished before" in capsys.readouterr().out
+    Schema((Numeric("age", 0, 120, bins=9), Categorical("sick", ("no", "yes")))).save(data / "people.toml")
+    (case,) = (one for one in cases(read_spec(text)) if one.cell.method == "real rows")
+    (record,) = read_records(tmp_path / "results.jsonl")
+    _source_digest.cache_clear()  # another process would read the file anew
+    assert record.key == case.key
+    assert record.data != source_digest(case.dataset, data)
+    made = msgspec.structs.replace(case.dataset, file=f"{__name__}:table_of_today", schema="")
+    digests = []
+    for number in (1, 2):
+        monkeypatch.setattr(sys.modules[__name__], "TODAY", number)
+        _source_digest.cache_clear()
+        _made_frame.cache_clear()
+        digests.append(source_digest(made, data))
+    assert digests[0] != digests[1]
+
+
+TODAY = 0
+
+
+def table_of_today() -> pd.DataFrame:
+    return pd.DataFrame({"a": [1, 2, TODAY]})
+
+
+def test_what_is_left_is_priced_by_what_was_run(
+    finished: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (finished / "small.toml", "--data-dir", data, "--out", finished, "--cost")
+    assert run(monkeypatch, *arguments) == 0
+    assert capsys.readouterr().out == "about 0.0 CPU minutes for 0 cells\n"
+    some = [one for one in cases(read_spec(SPEC)) if one.cell.method != "real rows"]
+    kept = [
+        CellRecord(key=one.key, data="", cell=one.cell, seconds=3600.0 * (1 + one.cell.seed))
+        for one in some
+        if one.cell.method == "oneshot" and one.cell.epsilon == "1"
+    ]
+    estimate = cost(some, kept)
+    assert (estimate.seconds, estimate.known, estimate.unknown) == (4 * 5400.0, 4, 4)
+    assert str(estimate) == "about 6.0 CPU hours for 4 cells; nothing like 4 others was run before"
+
+
+def test_a_record_says_by_what_it_was_made(finished: Path, tmp_path: Path) -> None:
+    for record in read_records(finished / "results.jsonl"):
+        assert record.code.startswith(f"{fedsynth.__version__} ")
+        assert record.kernel
+        assert 0 < record.seconds < 60
+    endless = {"a": np.nan, "b": np.inf, "c: part": -np.inf, "c": 0.1 + 0.2}
+    (case, *_) = cases(read_spec(SPEC))
+    record = CellRecord(key=case.key, data="", cell=case.cell, figures=recorded(endless))
+    (tmp_path / "results.jsonl").write_bytes(line_of(record) + b'{"key": "half a li')
+    (again,) = read_records(tmp_path / "results.jsonl")
+    assert again == record
+    assert again.of("c") == {"c: part": -np.inf, "c": 0.1 + 0.2}
+    assert np.isnan(again.of("a")["a"])
+    (tmp_path / "results.jsonl").write_bytes(line_of(record).replace(b'"inf"', b'"many"'))
+    with pytest.raises(FedsynthError, match="line 1: a figure is no number"):
+        read_records(tmp_path / "results.jsonl")
+    (tmp_path / "results.jsonl").write_text("cell,metric,value\n")
+    with pytest.raises(FedsynthError, match="line 1: not a result of this version"):
+        read_records(tmp_path / "results.jsonl")
 
 
 def test_a_run_that_is_stopped_goes_on_and_ends_with_the_same_figures(
@@ -279,7 +383,7 @@ def test_a_run_that_is_stopped_goes_on_and_ends_with_the_same_figures(
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=data)
     until = time.monotonic() + 240
     while time.monotonic() < until and process.poll() is None:
-        if (out / "results.csv").exists() and lines(out):
+        if (out / "results.jsonl").exists() and lines(out):
             break
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
@@ -479,9 +583,7 @@ def test_every_site_can_be_an_arm_of_its_own(data: Path) -> None:
             for case in cases(read_spec(text))
             if (case.cell.method, case.cell.arm, case.cell.seed) == ("oneshot", arm, 0)
         )
-    assert {name: value for name, value in first.items() if name != "wall-seconds"} == {
-        name: value for name, value in one.items() if name != "wall-seconds"
-    }
+    assert first == one
     assert (one["rows: sick"], two["rows: sick"]) == (0, 1)  # the schema's order: no, yes
     assert one["rows: seen"] + two["rows: seen"] == one["rows: real"] == two["rows: real"] == 300
     assert one["rows: made"] == two["rows: made"] == 300
@@ -600,7 +702,7 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
     spec = read_spec(file.read_text())
     found = cases(spec)
     assert len(found) == expected[file.stem]
-    kept = (BENCHMARKS / "results" / f"{file.stem}.csv").exists()
+    kept = (BENCHMARKS / "results" / f"{file.stem}.jsonl").exists()
     assert kept is not (spec.section in sections()), "either its results, or its table as it was once printed"
     values = {name for entry in spec.tables for name in entry.values} | {
         name for entry in spec.published for names in entry.values for name in names if isinstance(names, tuple)
@@ -610,9 +712,8 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
 
 def test_pages_of_results_have_the_means_of_the_figures_that_are_kept_or_say_what_they_lack() -> None:
     made = result_pages()
-    with (BENCHMARKS / "results" / "fedctgan.csv").open() as file:
-        runs = [float(row["value"]) for row in csv.DictReader(file)
-                if (row["dataset"], row["method"], row["metric"]) == ("adult", "auto", "w2")]  # fmt: skip
+    kept = read_records(BENCHMARKS / "results" / "fedctgan.jsonl")
+    runs = [one.of("w2")["w2"] for one in kept if (one.cell.dataset, one.cell.method) == ("adult", "auto")]
     (row,) = (line for line in made["results/fedctgan.md"].splitlines() if line.startswith("| adult | auto |"))
     assert f" {np.mean(runs):.3f} ± {np.std(runs, ddof=1):.3f} |" in row
     assert row.endswith(f"| {len(runs)} |")

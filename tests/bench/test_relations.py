@@ -127,7 +127,7 @@ def test_the_program_writes_a_line_a_run_and_goes_on_where_it_was_stopped(tmp_pa
         ("oneshot", "secure", "1"),
     ]
     assert all(0 <= float(line["strong: above 0.5"]) <= 1 for line in lines)
-    assert Path(f"{tmp_path}/found-runs/results.csv").exists()
+    assert Path(f"{tmp_path}/found-runs/results.jsonl").exists()
 
 
 def few() -> pd.DataFrame:

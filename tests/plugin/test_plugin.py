@@ -106,10 +106,10 @@ def test_its_metric_and_its_method_are_benchmarked(installed, tmp_path):
         f'[methods."by class"]\nmethod = "{CLASS}"\noptions = {{ more = 1.0 }}\n'
     )
     answer("bench", "spec.toml", "--out", "results", "--jobs", 0, "--data-dir", ".", **here)
-    results = (tmp_path / "results" / "results.csv").read_text()
+    results = (tmp_path / "results" / "results.jsonl").read_text()
     assert "toy-mean: age" in results
     assert "by class" in results
-    assert ",error," not in results
+    assert '"error"' not in results
 
 
 def test_what_is_not_there_or_no_method_is_said(installed, tmp_path):

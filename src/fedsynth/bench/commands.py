@@ -130,15 +130,16 @@ def bench(
     only: tuple[str, ...] = (),
     seeds: Annotated[int, Meta(ge=1)] | None = None,
     list_: bool = False,
+    cost: bool = False,
     json_: bool = False,
 ) -> int:
     r"""Run a grid of experiments and write tables and plots.
 
     The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
-    combination of one of each is one run (a cell of the grid). The same command resumes a stopped grid: it skips the
-    runs in results.csv, except those that a change of the specification or of their data file affects (a change of a
-    schema file is not noticed). Nothing is private: scores come from real rows, the noise from seeds. Exit codes: 0 all
-    runs finished, 8 some failed; they are made again next time.
+    combination of one of each is one run (a cell of the grid). The same command resumes a stopped grid: it skips what
+    results.jsonl holds, except runs that a change of the specification or of their data affects; metrics that are new
+    in the specification are measured alone. Nothing is private: scores come from real rows, the noise from seeds. Exit
+    codes: 0 all runs finished, 8 some failed; they are made again next time.
 
     Examples:
 
@@ -155,8 +156,8 @@ def bench(
     spec
         File (TOML) that specifies data sets, methods and settings; docs/cli.md describes it.
     out
-        Folder for the results; default: bench-results/NAME for the specification NAME.toml. The figures of each
-        finished run are appended to results.csv; page.md, page.html and plots are written anew at the end.
+        Folder for the results; default: bench-results/NAME for the specification NAME.toml. Each finished run is a
+        line appended to results.jsonl; page.md, page.html and plots are written anew at the end.
     data_dir
         Folder of the data files; default: that in the variable FEDSYNTH_DATA, else the folder of the specification.
     page
@@ -164,7 +165,8 @@ def bench(
         NAME --> and <!-- end NAME -->, or at its end if it has no such comments. NAME is `section` in the
         specification. Without --page, the tables are in --out only.
     jobs
-        Number of processes, of one thread each, that share the runs of the grid; 0: this process alone.
+        Number of processes that share the runs of the grid, each of one thread and, on x86-64, with one kernel of
+        OpenBLAS; 0: this process alone, with the machine's own kernel.
     only
         Make only the runs with these settings, as SETTING=VALUE with commas between, e.g. dataset=adult,method=flaim;
         repeat it to admit further values. Default: all runs.
@@ -173,8 +175,12 @@ def bench(
         default: all.
     list_
         Print the runs that would be made, and make none.
+    cost
+        Print about how many CPU hours the runs that are left would take, by those of the same settings or methods in
+        results.jsonl, and make none.
     """
     from fedsynth.bench import grid as benches
+    from fedsynth.bench import results
     from fedsynth.bench import spec as specs
     from fedsynth.bench.page import write_pages, write_section
 
@@ -193,11 +199,16 @@ def bench(
         return 0
     folder = Path(data_dir or os.environ.get("FEDSYNTH_DATA") or spec.parent).resolve()
     place = Path("bench-results") / spec.stem if out is None else out
+    if cost:
+        kept = results.read_records(place / results.RESULTS)
+        estimate = results.cost(benches.remaining(todo, folder, kept), kept)
+        say(json_, {"seconds": estimate.seconds, "known": estimate.known, "unknown": estimate.unknown}, str(estimate))
+        return 0
     try:
         with shown(not json_) as progress:
             held, failed = benches.run_grid(todo, folder, place, jobs, progress)
     except KeyboardInterrupt:
-        print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command resumes", file=sys.stderr)
+        print(f"stopped; finished cells are in {place / results.RESULTS}: the same command resumes", file=sys.stderr)
         return 130
     text = write_pages(described, benches.read_results(every, folder, place), len(every), place)
     if page is not None:

@@ -8,12 +8,10 @@ private: data sets are split, schemas made and figures computed from real rows, 
 from __future__ import annotations
 
 import copy
-import csv
 import dataclasses
-import io
+import hashlib
 import math
 import multiprocessing
-import os
 import re
 import signal
 import sys
@@ -26,15 +24,29 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from fedsynth.bench.floors import FLOORS
+from fedsynth.bench.results import (
+    RESULTS,
+    CellRecord,
+    ResultLine,
+    append,
+    by_key,
+    code,
+    figures_of,
+    kernel,
+    open_results,
+    pin,
+    read_records,
+    recorded,
+    unmeasured,
+)
 from fedsynth.bench.spec import (
-    AXES,
     Case,
     Cell,
     Dataset,
@@ -57,8 +69,7 @@ from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FinishedRun, find_metric
 from fedsynth.federation.simulate import federate
-from fedsynth.files import load_object, write_whole
-from fedsynth.locks import exclusive
+from fedsynth.files import load_object
 from fedsynth.methods import find_method
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
@@ -67,14 +78,39 @@ from fedsynth.rows import Table
 from fedsynth.runs.job import DEMO_DATA, parse_workload
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 
-RESULTS = "results.csv"
-_COLUMNS = ("cell", *AXES, "metric", "value")
-_LAST = "wall-seconds"  # metric on the last line of every finished cell; without it, the cell is run again
-_FAILED = "error"
 _SHARED = 6  # splits kept in the memory of a process
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Data sets
+
+
+def source_digest(dataset: Dataset, folder: Path) -> str:
+    """Return the digest (16 hex digits) of what a data set's rows and schema are read from or made of.
+
+    That is its file, or the frame that its function makes, and its schema file or domain. Raises
+    :class:`~fedsynth.errors.FedsynthError` for a missing file.
+    """
+    described = dataset.schema if isinstance(dataset.schema, str) else dataset.schema.domain
+    return _source_digest(dataset.file if dataset.made else data_file(dataset, folder), described, folder)
+
+
+@cache
+def _source_digest(source: str | Path, described: str, folder: Path) -> str:
+    found = hashlib.sha256()
+    if isinstance(source, str):
+        frame = _made_frame(source)
+        found.update(f"{[(str(name), str(kind)) for name, kind in frame.dtypes.items()]}".encode())
+        found.update(frame.to_csv(index=False).encode())
+    else:
+        found.update(source.read_bytes())
+    found.update((folder / described).read_bytes() if described else b"")
+    return found.hexdigest()[:16]
+
+
+@cache
+def _made_frame(file: str) -> pd.DataFrame:
+    made: pd.DataFrame = rand_hie() if file == DEMO_DATA else named(file)()
+    return made
 
 
 @cache
@@ -87,7 +123,7 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     if isinstance(dataset.schema, str) and dataset.schema:
         return read_fitting(source, Schema.load(folder / dataset.schema), records=kind), rng
     if dataset.made:
-        frame: pd.DataFrame = rand_hie() if dataset.file == DEMO_DATA else named(dataset.file)()
+        frame = _made_frame(dataset.file)
     else:
         frame = read_frame(source, records=kind, strict=True)
         if is_csv(source):
@@ -249,10 +285,8 @@ def measure(case: Case, folder: Path | Table) -> dict[str, float]:
     """Run one cell of a grid in this process, and return its figures by name.
 
     ``folder`` holds the data files, or is the data set's table itself. A figure is named after its metric, or "metric:
-    part" if the metric returns several numbers; ``wall-seconds`` comes last. For the arm "local", figures are means
-    over the sites that have rows.
+    part" if the metric returns several numbers. For the arm "local", figures are means over the sites that have rows.
     """
-    began = time.perf_counter()
     found: list[dict[str, float]] = []
     for run in _runs(case, folder):
         values: dict[str, float] = {}
@@ -261,8 +295,7 @@ def measure(case: Case, folder: Path | Table) -> dict[str, float]:
             parts = value.items() if isinstance(value, Mapping) else (("", value),)
             values |= {f"{name}: {part}" if part else name: float(one) for part, one in parts}
         found.append(values)
-    figures = {name: float(np.mean([values[name] for values in found])) for name in found[0]}
-    return {**figures, _LAST: time.perf_counter() - began}
+    return {name: float(np.mean([values[name] for values in found])) for name in found[0]}
 
 
 def _runs(case: Case, folder: Path | Table) -> Iterator[FinishedRun]:
@@ -353,21 +386,26 @@ def _peak() -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # Many cells
 
-Outcome = dict[str, float] | str
-"""A cell's figures, or why it failed."""
+
+class Outcome(NamedTuple):
+    """What became of a cell: its figures, CPU seconds and kernel of linear algebra, or else why it failed."""
+
+    figures: Mapping[str, float]
+    seconds: float = 0.0
+    kernel: str = ""
+    error: str = ""
 
 
 def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tuple[Case, Outcome]]:
-    """Run cells, and yield each with its outcome as it finishes: its figures by name, or an error text.
+    """Run cells, and yield each with its outcome as it finishes.
 
     ``jobs`` processes of one thread each run the cells; 0 runs them in this process. A cell that fails does not stop
     the others, nor does a process that dies, as for want of memory.
     """
+    pin()
     if not jobs:
         yield from ((case, _outcome(case, folder)) for case in todo)
         return
-    libraries = ("OMP", "OPENBLAS", "MKL", "NUMBA")
-    os.environ |= {f"{name}_NUM_THREADS": "1" for name in libraries}
     waiting = deque(todo)
     while waiting:
         running: dict[Future[Outcome], Case] = {}
@@ -379,7 +417,8 @@ def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tup
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     outcome = future.result()
                     yield running.pop(future), outcome
-        yield from ((case, "its process, or one beside it, died: out of memory?") for case in running.values())
+        died = Outcome({}, error="its process, or one beside it, died: out of memory?")
+        yield from ((case, died) for case in running.values())
 
 
 @contextmanager
@@ -401,92 +440,63 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _outcome(case: Case, folder: Path) -> Outcome:
+    began = time.process_time()
     try:
-        return measure(case, folder)
+        figures = measure(case, folder)
     except Exception as error:  # any error of a method or a metric is the outcome of its cell
-        return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-class ResultLine(NamedTuple):
-    """One line of the results: the ``value`` of the figure ``metric`` of one cell."""
-
-    cell: Cell
-    metric: str
-    value: float
-
-
-def read_lines(file: Path) -> dict[str, list[list[str]]]:
-    """Return the lines of all finished cells in a file of results, by the cell's digest; empty if it is missing.
-
-    A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left out. Raises
-    :class:`~fedsynth.errors.FedsynthError` if the file is not a table of results.
-    """
-    found: dict[str, list[list[str]]] = {}
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
-    if rows and tuple(rows[0]) != _COLUMNS:
-        raise FedsynthError(f"{file} is not a table of results of this version; choose another --out")
-    for row in rows[1:]:
-        if len(row) == len(_COLUMNS):
-            found.setdefault(row[0], []).append(row)
-    return {digest: lines for digest, lines in found.items() if lines[-1][-2] == _LAST}
-
-
-@contextmanager
-def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
-    """A context manager that yields ``results.csv`` in ``folder``, open to append, and its lines (:func:`read_lines`).
-
-    Lines of interrupted or failed cells are removed first. Raises :class:`~fedsynth.errors.FedsynthError` while another
-    process writes there.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder / ".lock", f"another run writes to {folder}; wait for it, or choose another --out"):
-        file = folder / RESULTS
-        kept = read_lines(file)
-        write_whole(file, _csv([_COLUMNS, *(line for lines in kept.values() for line in lines)]))
-        with file.open("a", encoding="utf-8", newline="") as table:
-            yield table, kept
+        return Outcome({}, error=" ".join(f"{type(error).__name__}: {error}".split()))
+    return Outcome(figures, time.process_time() - began, kernel())
 
 
 def run_grid(
     todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = ignore_progress
 ) -> tuple[int, dict[Cell, str]]:
-    """Run the cells that have no results yet (:func:`run_cases`), and append theirs to ``out/results.csv``.
+    """Run what has no results yet of cells (:func:`run_cases`), and append it to the results in ``out``.
 
-    Returns how many of the cells were finished before, and the error text of each failed cell.
+    A cell that lacks some of its metrics is run again for these alone. Returns how many of the cells were finished
+    before, and the error text of each failed cell.
     """
-    digests = {case.cell: case.digest(folder) for case in todo}
-    with results(out) as (table, kept):
-        fresh = [case for case in todo if digests[case.cell] not in kept]
+    with open_results(out) as (file, kept):
+        fresh = remaining(todo, folder, kept)
         held, failed = len(todo) - len(fresh), {}
         progress("cells", held, len(todo))
         for number, (case, outcome) in enumerate(run_cases(fresh, folder, jobs)):
-            figures: Mapping[str, float | str] = {_FAILED: outcome} if isinstance(outcome, str) else outcome
-            if isinstance(outcome, str):
-                failed[case.cell] = outcome
-            shown = [getattr(case.cell, axis) for axis in AXES]
-            table.write(_csv([[digests[case.cell], *shown, name, value] for name, value in figures.items()]))
-            table.flush()
-            os.fsync(table.fileno())
+            if outcome.error:
+                failed[case.cell] = outcome.error
+            metrics = {} if outcome.error else {name: metric.digest for name, metric in case.metrics.items()}
+            record = CellRecord(
+                key=case.key,
+                data=source_digest(case.dataset, folder),
+                cell=case.cell,
+                figures=recorded(outcome.figures),
+                metrics=metrics,
+                seconds=round(outcome.seconds, 2),
+                code=code(),
+                kernel=outcome.kernel,
+                error=outcome.error,
+            )
+            append(file, record)
             progress("cells", held + number + 1, len(todo))
     return held, failed
 
 
-def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[ResultLine]:
-    """Return the scores that the file ``out/results.csv`` holds of the cells ``every``.
+def remaining(todo: Sequence[Case], folder: Path, kept: Sequence[CellRecord]) -> list[Case]:
+    """Return what is left to run of cells, each with the metrics that the records ``kept`` do not have of it."""
+    records = by_key(kept)
+    left = (unmeasured(case, source_digest(case.dataset, folder), records.get(case.key, ())) for case in todo)
+    return [case for case in left if case is not None]
 
-    Running times are left out, and so are cells whose data file in ``folder`` is missing or has changed since they ran.
+
+def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[ResultLine]:
+    """Return the figures that the results in ``out`` hold of cells.
+
+    Cells whose data in ``folder`` are missing or have changed since they ran are left out.
     """
-    kept, found = read_lines(out / RESULTS), []
+    records = by_key(read_records(out / RESULTS))
+    found: list[ResultLine] = []
     for case in every:
         if not case.dataset.made and not (folder / case.dataset.file).is_file():
             continue
-        lines = kept.get(case.digest(folder), [])
-        found += [ResultLine(case.cell, row[-2], float(row[-1])) for row in lines if row[-2] != _LAST]
+        data = source_digest(case.dataset, folder)
+        found += figures_of(case, (record for record in records.get(case.key, ()) if record.data == data))
     return found
-
-
-def _csv(rows: Iterable[Iterable[Any]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsynth.bench.grid import ResultLine
+from fedsynth.bench.results import ResultLine
 from fedsynth.bench.spec import AXES, Spec, TableEntry, several
 from fedsynth.errors import number_of
 from fedsynth.evaluation.plots import Chart, curves, svg

@@ -191,6 +191,11 @@ class MetricEntry(SpecEntry, frozen=True):
     better: Literal["", "lower", "higher"] = ""
     digits: int = 3
 
+    @property
+    def digest(self) -> str:
+        """The digest (8 hex digits) of the function and its options."""
+        return _digest([self.metric, self.options])[:8]
+
 
 class GridEntry(SpecEntry, frozen=True):
     """An entry of a specification's grid: lists of settings, of which all combinations are run.
@@ -329,15 +334,10 @@ class Case(SpecEntry, frozen=True):
     rows_seed: Words
     noise_seed: Words
 
-    def digest(self, folder: Path) -> str:
-        """Return the digest (16 hex digits) that identifies this run in the results.
-
-        It changes with every setting and with the content of the data file, which lies in ``folder``;
-        :class:`~fedsynth.errors.FedsynthError` is raised if that is missing. The version of fedsynth and the content of
-        a schema file, of a domain (:class:`SchemaRules`) or of a table that is made do not change it.
-        """
-        content = msgspec.json.encode(self, order="sorted")
-        return hashlib.sha256(content + _file_digest(data_file(self.dataset, folder)).encode()).hexdigest()[:16]
+    @property
+    def key(self) -> str:
+        """The digest (16 hex digits) of all settings but the metrics, by which the results name this run."""
+        return _digest(msgspec.structs.replace(self, metrics={}))
 
 
 def read_spec(text: str) -> Spec:
@@ -616,6 +616,5 @@ def data_file(dataset: Dataset, folder: Path) -> Path:
     return file
 
 
-@cache
-def _file_digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else file.name
+def _digest(content: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
