@@ -224,11 +224,39 @@ def test_values_that_many_rows_share_come_out_as_themselves(trust: Trust, seed: 
     assert np.isin(drawn[~np.isnan(drawn)], (0.125, 0.25, 0.5, 3.5)).mean() > 0.99
 
 
-def test_a_fourth_level_has_a_cell_for_each_price(monkeypatch):
-    levels = [len(of) for of in module._levels(PRICES)]
-    assert levels == [4, 3, 1]
+def test_a_fourth_level_has_a_cell_for_each_price_or_for_those_near_zero(monkeypatch):
+    def fourth(schema: Schema, sites: int = 1) -> list[int]:
+        """Return how many cells of single values the fourth level of each column has, 0 without one."""
+        grids = [of[3].grid if len(of) == 4 else None for of in module._levels(schema, sites)]
+        return [0 if grid is None else int(grid.single.sum()) for grid in grids]
+
+    assert fourth(PRICES) == [500_001, 0, 0]
     monkeypatch.setattr(module, "_VALUES", 400_000)
-    assert [len(of) for of in module._levels(PRICES)] == [3, 3, 1]
+    assert fourth(PRICES) == [pytest.approx(2**17, rel=0.01), 0, 0]
+    kinds = (Numeric("x", 0, 1e9, integer=True), Numeric("y", 0, 1e9), Datetime("t", "1900-01-01", "2030-01-01"))
+    prices = tuple(Numeric(f"p{k}", 0.0, 1e9, decimals=2) for k in range(4))
+    assert fourth(Schema((*kinds, *prices))) == [
+        pytest.approx(80_000, rel=0.01),
+        0,
+        0,
+        *[pytest.approx(80_000, rel=0.01)] * 4,
+    ]
+    assert max(fourth(Schema(prices), 2**14)) == 0
+    assert fourth(Schema((Numeric("small", 0.0, 300.0, decimals=2),))) == [pytest.approx(30_000, rel=0.01)]
+
+
+@pytest.mark.parametrize("high", [300.0, 2e4, 1e6, 1e9])
+@pytest.mark.parametrize("budget", [BUDGET, NONE], ids=["noise", "exact"])
+def test_prices_that_are_not_round_stay_themselves_under_any_bound(high: float, budget: Budget):
+    schema, rng = Schema((Numeric("price", 0.0, high, decimals=2), Boolean("label"))), np.random.default_rng(0)
+    smooth = np.exp(rng.normal(3, 1, 10_000)).round(2).clip(0, high)
+    price = np.where(rng.random(10_000) < 0.5, rng.choice([9.99, 19.99, 49.99, 99.95], 10_000), smooth)
+    table = schema.encode(pd.DataFrame({"price": price, "label": smooth > 20}))
+    (cells, _) = survey(federate([table], schema, budget, trust=TrustedServer(), seed=0), 0.5).columns
+    shares = np.bincount(cells.groups, weights=cells.counts)
+    drawn = cells.drawn(rng.choice(len(shares), 20_000, p=shares / shares.sum()), rng)
+    for value in (9.99, 19.99, 49.99, 99.95):
+        assert (drawn == value).mean() == pytest.approx(0.125, abs=0.015)
 
 
 def test_groups_stand_above_the_noise_of_a_pair():

@@ -178,13 +178,28 @@ def test_rows_of_an_atom_are_that_value_also_from_a_file_and_under_conditions(co
         assert set(exactly.drawn(np.full(100, at), rng).tolist()) == {value}
 
 
-def test_cells_are_split_into_single_values_if_there_are_not_too_many():
-    for high, single in ((5000.0, True), (50_000.0, False)):
-        cells = AdaptiveBins.levels(Numeric("x", 0.0, high, decimals=2, missing=True))[-1]
-        finer = cells.to_values(2**19)
-        assert (finer is not cells) == single
+def test_cells_are_split_into_single_values_next_to_zero_if_there_are_too_many():
+    for high, missing in ((5000.0, True), (50_000.0, True), (1e9, False)):
+        third = AdaptiveBins.levels(Numeric("x", 0.0, high, decimals=2, missing=missing))[-1]
+        finer = third.to_values(2**19)
+        assert third.grid is not None
         assert finer.grid is not None
-        assert finer.grid.single.all() == single
-        assert finer.axis(0).cells(0, True) == len(finer.groups)
-    reals = AdaptiveBins.levels(REAL)[-1]
-    assert reals.to_values(2**19) is reals
+        assert finer.grid.single.all() == (high == 5000)
+        assert finer.axis(0).cells(0, missing) == len(finer.groups)
+        assert np.isin(third.grid.upper, finer.grid.upper).all()
+        first = min(high, finer.grid.upper[np.append(np.flatnonzero(~finer.grid.single), len(finer.grid) - 1)[0] - 1])
+        assert first == pytest.approx(min(high, 2**19 / 100), rel=0.01)
+        assert finer.grid.single.sum() == pytest.approx(min(100 * high, 2**19), rel=0.01)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1e6, 1e6), (-1e9, 10.0), (500.0, 1e9), (-1e9, -500.0)])
+def test_the_single_values_are_those_nearest_to_zero(low, high):
+    third = AdaptiveBins.levels(Numeric("x", low, high, decimals=2))[-1].grid
+    assert third is not None
+    finer = third.to_values(2**16)
+    nearest = min(max(0.0, low), high)
+    values = np.arange(-20_000, 20_001) / 100 + nearest
+    places = np.searchsorted(finer.upper, values[(values >= low) & (values <= high)])
+    assert finer.single[places].all()
+    assert len(np.unique(places)) == len(places)
+    assert len(finer) <= len(third) + 2**16

@@ -21,6 +21,7 @@ from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
 from fedsynth.methods.surveyed_column import column_bins
 from fedsynth.schema.bins import Floats
+from fedsynth.schema.columns import Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -36,8 +37,9 @@ MOST = 24  # groups of a numeric column, at most
 WIDEST = 64  # groups of a numeric column in the tables of any method, at most, besides one for missing values
 HELD = 3.0  # mean count of a table of two numeric columns, in standard deviations of the noise, at least
 _LARGEST = 2**22  # cells of a survey; beyond it, the widest numeric columns lose their finest level
-_VALUES = 2**20  # cells of the fourth levels of all columns, which have one for each value
-_OF_ALL_SITES = 2**23  # the same, times the number of sites: bounds the bytes and the time of a sum over many sites
+_VALUES = 2**20  # cells of all fourth levels that have one for each value; and values of all others
+_NEAREST = 2**17  # values of a column, those nearest to zero, of which a fourth level has a cell each if not of all
+_OF_ALL_SITES = 2**23  # _VALUES times the number of sites, at most: bounds bytes and time of a sum over many sites
 _MOST_CELLS = 2**32  # no answer has more
 _FINER = (1.0, 4 / 9, 1 / 9, 1 / 9)  # price of each level, relative to the first
 
@@ -81,13 +83,14 @@ def survey(federation: Federation, share: float) -> Survey:
 
     A categorical column is counted in one table. A numeric one is counted in up to three: about 32 cells, those next to
     zero cut by magnitude (or one per value, up to 128 values), about 1,000 parts of these, and about 30,000 of those;
-    where these hold several integers, decimals or times, a fourth table may have a cell for each. A record is in
-    one cell of every table, so a table's cost does not depend on its number of cells. Finer tables get a smaller
-    share, since they only have to show what stands out. Values that many rows share (atoms) are found first, in all
-    tables (:mod:`fedsynth.models.atoms`). Of the other rows, a cell with at least one in ``FINEST`` (256) of all
-    rows, and at least ``CUT`` (4) standard deviations of the noise, is cut. They are spread evenly over
-    neighbouring cells unless the counts differ by more than the noise (:mod:`fedsynth.models.piecewise`). A site
-    that fails is left out of both the counts and the total. Rows whose values noise hides are logged as a warning.
+    where these hold several integers, decimals or times, a fourth table may have a cell for each, or for each near
+    zero. A record is in one cell of every table, so neither a table's cost nor its sensitivity depends on its cells.
+    Finer tables get a smaller share, since they only have to show what stands out. Values that many rows share (atoms)
+    are found first, in all tables (:mod:`fedsynth.models.atoms`). Of the other rows, a cell with at least one in
+    ``FINEST`` (256) of all rows, and at least ``CUT`` (4) standard deviations of the noise, is cut. They are spread
+    evenly over neighbouring cells unless the counts differ by more than the noise (:mod:`fedsynth.models.piecewise`).
+    A site that fails is left out of both the counts and the total. Rows whose values noise hides are logged as a
+    warning.
     """
     from fedsynth.models.adaptive_bins import START
 
@@ -120,21 +123,42 @@ def survey(federation: Federation, share: float) -> Survey:
 def _levels(schema: Schema, sites: int = 1) -> list[list[AdaptiveBins]]:
     """Return, for each stored column, the cells of each of its levels, from coarse to fine.
 
-    Fourth levels go to columns of fewer values first, as long as there is room (``_VALUES``, 2^20; less for more than
-    eight ``sites``). At their price, they add at most 4 % to the noise of a survey.
+    Where the third level of integers, decimals or times has cells of several values, a fourth has a cell for each.
+    Columns of fewer values come first, as long as there is room (``_VALUES``, 2^20; less for more than eight
+    ``sites``). The other numbers share as much room again equally: each has a cell for each of the values nearest to
+    zero, ``_NEAREST`` (2^17) at most, and the cells of its third level beyond; more than about 50 of them have none.
+    More sites never mean more cells. At their price, fourth levels add at most 4 % to the noise of a survey.
     """
     from fedsynth.models.adaptive_bins import LEVELS, AdaptiveBins
 
     levels = [AdaptiveBins.levels(column) for column in schema.stored]
-    room = min(_VALUES, _OF_ALL_SITES // sites)
-    for of in sorted((of for of in levels if len(of) == LEVELS), key=lambda of: _values(of[-1])):
-        if (finest := of[-1].to_values(room)) is not of[-1]:
-            of.append(finest)
-            room -= len(finest.groups)
-    while sum(len(one.groups) for of in levels for one in of) > _LARGEST and max(map(len, levels)) >= LEVELS:
+    spare = _LARGEST - _VALUES - 2 * _cells(levels)  # fourth levels have all cells of the third ones once more
+    room = left = min(_VALUES, _OF_ALL_SITES // sites)
+    wide = []
+    for values, at in sorted((_values(of[-1]), at) for at, of in enumerate(levels) if len(of) == LEVELS):
+        if values <= left:
+            left -= _with_values(levels[at], left)
+        elif values < math.inf and isinstance(schema.stored[at], Numeric):  # no time is nearest to zero
+            wide.append(at)
+    for at in wide:
+        _with_values(levels[at], min(_NEAREST, min(room, spare) // len(wide)))
+    while _cells(levels) > _LARGEST and max(map(len, levels)) >= LEVELS:
         widest = max(levels, key=lambda of: len(of[-1].groups) if len(of) >= LEVELS else 0)
         widest.pop()
     return levels
+
+
+def _cells(levels: Sequence[Sequence[AdaptiveBins]]) -> int:
+    return sum(len(cells.groups) for of in levels for cells in of)
+
+
+def _with_values(levels: list[AdaptiveBins], most: int) -> int:
+    """Add a level with a cell for each value, or for ``most`` values; return its cells, 0 if it would divide none."""
+    finest = levels[-1].to_values(most)
+    if len(finest.groups) == len(levels[-1].groups):
+        return 0
+    levels.append(finest)
+    return len(finest.groups)
 
 
 def _values(cells: AdaptiveBins) -> float:

@@ -133,19 +133,13 @@ class AdaptiveBins:
         return found
 
     def to_values(self, most: int) -> AdaptiveBins:
-        """Return the cells split into the single values that the column admits.
+        """Return the cells of integers, decimals or times split into single values (:meth:`Grid.to_values`).
 
-        The cells themselves are returned if that would give more than ``most``, or not even twice as many. Counts are
-        unknown, as in :meth:`of`.
+        Of more than ``most`` values, those nearest to zero. Counts are unknown, as in :meth:`of`.
         """
-        grid = self.grid
-        if grid is None or not grid.per_unit or (grid.upper[-1] - grid.lower[0]) * grid.per_unit > most:
-            return self
-        parts = math.ceil((grid.upper - grid.lower).max() * grid.per_unit)
-        finer = grid.finer(parts * len(grid), parts)
-        if len(finer) < 2 * len(grid):
-            return self
-        return self._unknown(np.arange(len(finer) + len(self.groups) - len(grid)), finer)
+        assert self.grid is not None
+        finer = self.grid.to_values(most)
+        return self._unknown(np.arange(len(finer) + len(self.groups) - len(self.grid)), finer)
 
     @classmethod
     def of_bins(cls, column: Column) -> AdaptiveBins:

@@ -269,6 +269,21 @@ class Grid:
         upper = lower[1:] if self.per_unit else np.nextafter(lower[1:], -np.inf)
         return Grid(lower, np.append(upper, self.upper[-1]), self.per_unit)
 
+    def to_values(self, most: int) -> Grid:
+        """Return the grid with its cells split into the single multiples of ``1 / per_unit`` (positive) they hold.
+
+        If there are more than ``most`` multiples, only the cells nearest to zero, or to the bound nearest to it, are
+        split: as many as hold ``most`` together.
+        """
+        distance = np.abs(self.centres - self.centres[self.nearest_to_zero])
+        values = np.rint((self.upper - self.lower) * self.per_unit)
+        order = np.argsort(distance, kind="stable")
+        split = np.sort(order[np.cumsum(values[order]) <= most])
+        many = values[split].astype(np.int64)
+        place = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        lower = np.unique(np.append(self.lower, np.repeat(self.lower[split], many) + place / self.per_unit))
+        return Grid(lower, np.append(lower[1:], self.upper[-1]), self.per_unit)
+
     def __len__(self) -> int:
         return len(self.upper)
 
