@@ -518,14 +518,16 @@ def faults_of_accounts(outcome: Outcome) -> list[str]:
         charges = account.charges()
         keys = Counter(charge["key"] for charge in charges)
         wrong += [f"{name}: {key} was charged {times} times" for key, times in keys.items() if times > 1]
-        going_on = [run for run, *_ in account.open_runs()]  # the end of a run deletes its replies
+        going_on, absent = [run for run, *_ in account.open_runs()], list[str]()  # a run's end deletes its replies
         for (site, asked, turn), digests in noted.items() if going_on else ():
             if site != name:
                 continue
             stored = account.stored(asked, turn)
             kept = account.hashed(asked, turn) if stored is None else hashlib.sha256(stored).digest()
             if kept is None or kept.hex() not in digests:
-                wrong.append(f"{name}: the reply to turn {turn} of {asked} is not the stored one")
+                absent.append(f"{name}: the reply to turn {turn} of {asked} is not the stored one")
+        if [run for run, *_ in account.open_runs()] == going_on:  # else the site ended it meanwhile
+            wrong += absent
         head = AuditPosition.parse(known[name]) if name in known else AuditPosition()
         if not account.holds(head.row, head.chain):
             wrong.append(f"{name}: the server saw row {head.row}, which the account does not have")
