@@ -230,6 +230,8 @@ def test_a_compute_servers_parts_print_no_secret():
 
 _NAMES = re.compile(r"(^|_)(secrets?|salts?|passwords?|passphrase|tokens?|private|seeds?|key|own|held|code|mask)($|_)")
 _PUBLIC = {  # fields with such names that hold nothing secret
+    "CellRecord.key": "the digest of the settings of a run of a benchmark",
+    "CellRecord.code": "the version of fedsynth that made it",
     "SiteView.code": "a site's answer: refused, spent, failed",
     "SiteReplied.code": "the same",
     "Reply.code": "the same",
