@@ -69,9 +69,9 @@ class Evaluation:
     of persons (empty if nothing says which rows are of one person). ``target`` is "" for none; ``first`` says that only
     a first report was measured. ``notes`` are sentences on how rows were drawn, and on what was not measured and why.
     ``attacked`` is :attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`, ``unknown`` what the table's guarantee
-    hides, in words, ``guarantee`` the (epsilon, delta) that
-    was stated for the table, and ``card`` that of the synthesizer that drew the rows; ``None`` without one. None of it
-    is differentially private: it is computed from real rows without noise.
+    hides, in words, ``guarantee`` the (epsilon, delta) that was stated for the table, and ``card`` that of the
+    synthesizer that drew the rows; ``None`` without one. None of it but the card is differentially private: it is
+    computed from real rows without noise.
     """
 
     scores: tuple[Score, ...]

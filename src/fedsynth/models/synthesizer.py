@@ -313,7 +313,8 @@ class Synthesizer:
         """Columns of which noise hid what values some rows have, and about how many rows those are.
 
         These rows were counted, beside many others of one value (zeros, say), but no cell of the survey showed them.
-        Their number can be relied on, their values cannot: they are put next to zero.
+        Their number is an estimate, and their values say nothing: they are put next to zero, those of times anywhere,
+        and where they are most rows in the cells that noisy counts suggest.
         """
         found = {
             column.name: axis.unplaced
