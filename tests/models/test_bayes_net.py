@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from scipy import stats
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models import structure as module
-from fedsynth.models.adaptive_bins import _BLOCK, PARTS, START, AdaptiveBins, stratified_uniforms
+from fedsynth.models.adaptive_bins import PARTS, START, AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.estimate import Measurement
+from fedsynth.models.mrf import MarkovRandomField
+from fedsynth.models.stratified import _BLOCK, even_places, stratified_uniforms
 from fedsynth.models.structure import ParentSets, Structure, best_structure, dependences, mutual_information
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric
 
@@ -290,6 +293,42 @@ def test_draws_are_uniform_each_and_independent_of_other_columns():
     assert len(many) == _BLOCK + 5
     assert many.min() >= 0
     assert many.max() < 1
+
+
+def test_each_row_of_a_group_takes_each_place_equally_often():
+    sizes = np.array([1, 2, 7, 12, 1, 30])
+    drawn = np.array([even_places(sizes, np.random.default_rng(seed)) for seed in range(3000)])
+    first = 0
+    for size in sizes:
+        own = drawn[:, first : first + size] - first
+        assert (np.sort(own) == np.arange(size)).all()  # a permutation of the group
+        for places in own.T:
+            assert stats.chisquare(np.bincount(places, minlength=size)).pvalue > 1e-5 or size == 1
+        first += size
+
+
+@pytest.mark.parametrize("kind", ["Markov random field", "Bayesian network"])
+def test_columns_without_a_common_table_follow_the_model_closely(kind):
+    """Rows' own columns are drawn evenly over all values of those drawn before, not at random (before: chi2 of 1)."""
+    rng, rows = np.random.default_rng(0), 30_000
+    cause, left, right = (rng.dirichlet(np.full(size, 5.0)) for size in (4, 3, 5))
+    tables = {(0, 1): np.outer(cause, left) * rng.uniform(0.5, 2, (4, 3)), (0, 2): np.outer(cause, right)}
+    tables = {pair: table / table.sum(1, keepdims=True) * cause[:, None] for pair, table in tables.items()}
+    expected = np.einsum("ab,ac->bc", tables[0, 1], tables[0, 2] / cause[:, None])
+    model: MarkovRandomField | BayesianNetwork
+    if kind == "Markov random field":
+        potentials = [np.log(tables[0, 1]), np.log(tables[0, 2] / cause[:, None])]
+        model = MarkovRandomField((4, 3, 5), rows, [(0, 1), (0, 2)], potentials)
+    else:
+        counts: dict[tuple[int, ...], Any] = {pair: rows * table for pair, table in tables.items()}
+        counts |= {(0,): rows * cause, (1,): counts[0, 1].sum(0), (2,): counts[0, 2].sum(0)}
+        model = BayesianNetwork.of_tables(Structure((0, 1, 2), ((), (0,), (0,))), counts, float(rows))
+    chi2 = []
+    for seed in range(20):
+        _, one, two = model.sample(rows, np.random.default_rng(seed))
+        seen = np.bincount(one.astype(int) * 5 + two, minlength=15)
+        chi2.append(((seen - rows * expected.ravel()) ** 2 / (rows * expected.ravel())).sum() / 8)
+    assert np.mean(chi2) < 0.1  # of independent draws: 1
 
 
 def test_tables_are_scaled_to_what_is_known_of_a_column():

@@ -222,7 +222,7 @@ def shares(values: pd.Series) -> np.ndarray:
 @pytest.mark.parametrize("conditions", CONDITIONS.values(), ids=CONDITIONS)
 def test_rows_under_conditions_are_those_that_rejection_keeps(both, conditions):
     given, kept = (fitted.sample(ROWS, 1, conditions) for fitted in both)
-    error = 3 * math.sqrt(2 / ROWS)  # three standard errors of the difference of two correlations or means: 0.03
+    error = 5 * math.sqrt(2 / ROWS)  # standard errors of a difference of means; places of slots are estimates: 1.5
     correlations = [frame["x"].corr(frame["y"]) for frame in (given, kept)]
     assert correlations[0] == pytest.approx(correlations[1], abs=error)
     for name in ("x", "y"):

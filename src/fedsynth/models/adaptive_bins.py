@@ -26,6 +26,7 @@ from fedsynth.models.evidence import CodeEvidence, PlacedEvidence
 from fedsynth.models.gum import simplex
 from fedsynth.models.piecewise import piecewise_mean
 from fedsynth.models.saved import DrawnColumn, check_cells, read_floats, read_grid, read_integers
+from fedsynth.models.stratified import stratified_uniforms
 from fedsynth.schema.bins import Axis, Grid
 from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 
@@ -42,39 +43,7 @@ _TYPICAL = 0.25  # typical count of a non-empty cell, as a share of the mean of 
 _TAILS, _HEIGHTS = 64, 8  # tails are 1 to 1/64 of their distance from the median long, and have as many heights
 _STEEPEST = 2.0  # change of a density's logarithm within half a cell, at most, that neighbours suggest
 _LEAST = 1e-6  # rows; emptier cells are never split
-_GOLDEN = np.uint32(2654435769)  # 2^32 divided by the golden ratio
-_BLOCK = 1 << 20  # most rows within which draws are even
 _EXACT = 1e-12  # replaces the variance 0 of exact counts, by which one cannot divide
-
-
-def stratified_uniforms(groups: NDArray[Any], rng: np.random.Generator) -> Array:
-    """Draw uniform numbers, one per row, that are evenly spread within each group: sampling with less variance.
-
-    ``groups`` holds each row's group, an integer from 0 to below 2^20; the result is float64 in [0, 1), shape
-    ``(rows,)``. Each draw is uniform by itself. The draws of one group, and those of neighbouring groups together, are
-    evenly spread: the rows of a group, in random order, take successive points of an additive recurrence of the golden
-    ratio with a random start. Frequencies of samples drawn with them deviate from their probabilities by about one row
-    instead of the square root of the number of rows; this holds within blocks of 2^20 rows. Draws are multiples of
-    2^-32, so that the sum of a row's group and its draw is exact.
-    """
-    if len(groups) > _BLOCK:
-        return np.concatenate(
-            [stratified_uniforms(groups[start : start + _BLOCK], rng) for start in range(0, len(groups), _BLOCK)]
-        )
-    keys = groups.astype(np.int64)
-    keys <<= 23  # layout: sign, 20 bits of the group, 23 random bits, 20 bits of the position
-    keys += rng.integers(0, 1 << 23, len(keys), dtype=np.uint32)
-    keys <<= 20
-    keys += np.arange(len(keys))
-    keys.sort()
-    keys &= _BLOCK - 1
-    points = np.arange(len(keys), dtype=np.uint32)
-    points *= _GOLDEN
-    points += rng.integers(0, 1 << 32, dtype=np.uint32)
-    drawn = np.empty(len(keys))
-    drawn[keys] = points
-    drawn *= 2.0**-32
-    return drawn
 
 
 @dataclass(frozen=True, eq=False)

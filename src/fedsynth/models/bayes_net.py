@@ -4,7 +4,7 @@ The counts may be noisy. Parameters and sampling follow PrivBayes (Zhang et al.,
 three corrections. Tables are projected on the simplex (made non-negative, of a fixed sum) instead of clipped, since
 clipping adds mass to every empty cell. For combinations of the parents' values that never occur, the distribution backs
 off to fewer parents instead of the uniform distribution. The random numbers behind the rows are evenly spread instead
-of independent (:func:`fedsynth.models.adaptive_bins.stratified_uniforms`).
+of independent (:func:`fedsynth.models.stratified.stratified_uniforms`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import related
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.adaptive_bins import stratified_uniforms
 from fedsynth.models.estimate import Zeros, forbidden, without
 from fedsynth.models.evidence import IMPOSSIBLE, Evidence, RejectionSampler
 from fedsynth.models.gum import simplex
@@ -35,6 +34,7 @@ from fedsynth.models.saved import (
     read_floats,
     read_head,
 )
+from fedsynth.models.stratified import strata_of, stratified_uniforms
 from fedsynth.models.structure import Parents, Structure, mutual_information
 from fedsynth.schema.bins import MOST_COLUMNS
 
@@ -154,12 +154,16 @@ class BayesianNetwork:
             known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))
             for column, size in enumerate(self.sizes)
         ]
-        sizes, drawn = self.sizes, [column for column in self.structure.order if column not in known]
+        sizes, order = self.sizes, [column for column in self.structure.order if column not in known]
         for start in range(0, rows, _CHUNK):
             part = slice(start, min(rows, start + _CHUNK))
-            for column in drawn:
-                row = self._row(column, [codes[part] for codes in result])
-                place = stratified_uniforms(row, rng)
+            drawn = set(known)
+            for column in order:
+                codes = [codes[part] for codes in result]
+                row = self._row(column, codes)
+                others = drawn.difference(self.structure.parents[column])
+                place = stratified_uniforms(row, rng, strata_of(others, sizes, codes))
+                drawn.add(column)
                 place += row
                 found = np.searchsorted(self._cumulative[column], place, side="right")
                 row *= sizes[column]

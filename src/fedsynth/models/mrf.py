@@ -33,6 +33,7 @@ from fedsynth.models.junction_tree import (
     spread,
 )
 from fedsynth.models.saved import DrawnColumn, SavedColumns, Total, check_positions, read_floats, read_head
+from fedsynth.models.stratified import STRATA, even_places, strata_of
 from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS
 
 __all__ = ["Clique", "MarkovRandomField", "junction_tree_cells"]
@@ -227,16 +228,20 @@ class MarkovRandomField:
 
         Rows are drawn clique by clique, from the root of the junction tree. Among the rows with equal values in the
         columns that a clique shares with its parent, each combination of values of its other columns occurs its
-        expected number of times, rounded up or down at random without bias (systematic sampling). Counts thus follow
-        their expectation more closely than with independent draws. This holds within chunks of a million rows. Rows
-        come in random order.
+        expected number of times, rounded up or down at random without bias (systematic sampling), spread evenly
+        over the values of columns drawn before (:func:`~fedsynth.models.stratified.even_places`). Counts, of columns
+        without a common clique too, thus follow their expectation more closely than with independent draws. This holds
+        within chunks of a million rows. Rows come in random order.
         """
         columns = tuple(np.empty(rows, dtype=np.min_scalar_type(size - 1)) for size in self.sizes)
         conditionals = [self._conditional(index) for index in range(len(self._tree.nodes))]
         for start in range(0, rows, _CHUNK):
             chunk = [column[start : start + _CHUNK] for column in columns]
+            drawn: set[int] = set()
             for node, conditional in zip(self._tree.nodes, conditionals, strict=True):
-                self._sample_node(node, conditional, chunk, rng)
+                strata = strata_of(drawn.difference(node.separator), self.sizes, chunk)
+                self._sample_node(node, conditional, chunk, strata, rng)
+                drawn.update(node.axes)
         return columns
 
     def _conditional(self, index: int) -> Floats:
@@ -246,7 +251,12 @@ class MarkovRandomField:
         return table if node.separator_first else table.T
 
     def _sample_node(
-        self, node: Node, conditional: Floats, chunk: list[NDArray[Any]], rng: np.random.Generator
+        self,
+        node: Node,
+        conditional: Floats,
+        chunk: list[NDArray[Any]],
+        strata: NDArray[np.int64],
+        rng: np.random.Generator,
     ) -> None:
         """Draw the columns of ``node`` outside its separator for one chunk of rows, in place."""
         groups = np.zeros(len(chunk[0]), dtype=np.int64)
@@ -264,11 +274,12 @@ class MarkovRandomField:
         steps = np.floor(expected, out=expected).astype(np.int64)
         counts = np.diff(steps, axis=1, prepend=0).ravel()
         drawn = np.flatnonzero(counts)
-        order = _random_order(groups, len(conditional), rng)
+        order = _random_order(groups, len(conditional), strata, rng)
+        places = even_places(sizes[present], rng)
         cells = drawn % conditional.shape[1]
         for column in reversed([c for c in node.axes if c not in node.separator]):
             cells, codes = np.divmod(cells, self.sizes[column])
-            chunk[column][order] = np.repeat(codes.astype(chunk[column].dtype), counts[drawn])
+            chunk[column][order] = np.repeat(codes.astype(chunk[column].dtype), counts[drawn])[places]
 
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Floats:
         """Return the log probability of each row, in nats, shape ``(rows,)``, from the codes of every column."""
@@ -380,16 +391,20 @@ def _contract(left: Floats, a: Clique, right: Floats, b: Clique, kept: set[int])
     return product.reshape(shape), batch + rows + columns
 
 
-def _random_order(groups: NDArray[np.int64], n_groups: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return row numbers sorted by group, in random order within each group.
+def _random_order(
+    groups: NDArray[np.int64], n_groups: int, strata: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return row numbers sorted by group and, within each group, by stratum; in random order within each stratum.
 
-    One sort of words (group, random bits, row number), because NumPy sorts 64-bit words three times faster than it
-    computes their order. With at most 2^20 rows and a million groups, 23 random bits remain.
+    One sort of words (group, stratum, random bits, row number), because NumPy sorts 64-bit words three times faster
+    than it computes their order. With at most 2^20 rows and a million groups, 11 random bits remain.
     """
     row_bits, group_bits = (len(groups) - 1).bit_length(), (n_groups - 1).bit_length()
-    words = rng.integers(0, 1 << (63 - group_bits), size=len(groups), dtype=np.int64)
+    stratum = 63 - group_bits - STRATA.bit_length() + 1  # its lowest bit
+    words = rng.integers(0, 1 << stratum, size=len(groups), dtype=np.int64)
     words &= -1 << row_bits
     words |= np.arange(len(groups))
+    words |= strata << stratum
     if group_bits:
         words |= groups << (63 - group_bits)
     words.sort()
