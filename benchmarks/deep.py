@@ -249,9 +249,9 @@ def federated_round(repeats: int) -> list[str]:
 def samplers(fresh: int = 20_000) -> list[str]:
     """Return the table of the fidelity of rows that each sampler draws from one network, for each data set of Table 2.
 
-    The network is the federated one of ``fedtabdiff_table2.toml``, seed 0.
+    The network is the federated one of ``papers/fedtabdiff_table2.toml``, seed 0.
     """
-    spec = read_spec((Path(__file__).parent / "fedtabdiff_table2.toml").read_text(encoding="utf-8"))
+    spec = read_spec((Path(__file__).parent / "papers" / "fedtabdiff_table2.toml").read_text(encoding="utf-8"))
     heads = ["DDPM-500", *(f"DDIM-{steps}" for steps in SAMPLED)]
     lines = [f"| data set | {' | '.join(heads)} | DDPM-500 again |", "|" + "---|" * (len(heads) + 2)]
     for name, how in (("philadelphia", "payments"), ("diabetes", "age")):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import PAGE, ROOT
+from benchmarks import PAGE, ROOT, specifications
 from fedsynth.bench.page import TextTable, write_pages
 from fedsynth.bench.results import ResultLine, by_key, figures_of, read_records
 from fedsynth.bench.spec import Cell, Spec, cases, read_spec
@@ -86,23 +86,23 @@ def sections() -> dict[str, tuple[str, str]]:
 
 def _pages() -> Iterator[tuple[str, ResultPage]]:
     grids = {}
-    for place in sorted((ROOT / "benchmarks").glob("*.toml")):
+    for place in specifications():
         spec = read_spec(place.read_text(encoding="utf-8"))
         results = RESULTS / f"{place.stem}.jsonl"
         if results.exists():
             with tempfile.TemporaryDirectory() as out:
                 text = write_pages(spec, kept_lines(spec, results), len(cases(spec)), Path(out))
-            files = f"`benchmarks/{place.name}` and `benchmarks/results/{results.name}`"
+            files = f"`{place.relative_to(ROOT).as_posix()}` and `benchmarks/results/{results.name}`"
             yield (
                 spec.section,
                 ResultPage(spec.title, "results", f"Made from {files} when this page was built.\n\n{text}"),
             )
         else:
-            grids[spec.section] = place.stem
+            grids[spec.section] = place.relative_to(ROOT).as_posix()
     yield "sdv", _beside_sdv()
     for name, (title, text) in sections().items():
         if name in grids:
-            said = f"{_MISSING} `fedsynth bench benchmarks/{grids[name]}.toml` makes it anew."
+            said = f"{_MISSING} `fedsynth bench {grids[name]}` makes it anew."
             yield name, ResultPage(title, "**not reproducible yet**", f"{said}\n\n{text}")
         else:
             said = f"Measured by `python -m benchmarks.{PROGRAMS[name]}`, which keeps this table alone."

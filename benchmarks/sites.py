@@ -41,7 +41,7 @@ class Figures:
 def measure(case: tuple[int, str]) -> Figures:
     """Run AugFLAIM (10 rounds, a tenth of the sites in each); call it in a fresh process, for its peak memory."""
     sites, trust = case
-    spec = read_spec((ROOT / "benchmarks" / "heterofedsyn_table4.toml").read_text())
+    spec = read_spec((ROOT / "benchmarks" / "papers" / "heterofedsyn_table4.toml").read_text())
     train, _ = training_and_test(spec, "adult", DATA)
     rng = np.random.default_rng(0)
     tables = [train.take(rows) for rows in np.array_split(rng.permutation(len(train)), sites)]

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks import specifications
 from benchmarks.pages import PROGRAMS, result_pages, sections
 
 import fedsynth
@@ -683,7 +684,7 @@ def test_floors_are_what_their_names_say() -> None:
     assert all(value is table for value in FLOORS["real rows"](table, table, rng))
 
 
-@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", specifications(), ids=lambda file: file.stem)
 def test_every_published_table_has_its_cells(file: Path) -> None:
     expected = {
         "augmentation": 300,

@@ -200,7 +200,7 @@ def test_numbers_and_categories_come_out_as_they_went_in():
 
 
 def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
-    spec = read_spec((Path(__file__).parents[2] / "benchmarks" / "fedbn_thesis.toml").read_text())
+    spec = read_spec((Path(__file__).parents[2] / "benchmarks" / "papers" / "fedbn_thesis.toml").read_text())
     train, _ = training_and_test(spec, "adult", public_data("adult.csv").parent)
     federation = federate([train], train.schema, NONE, trust=TrustedServer(), seed=0)
     synthetic = FedChowLiu(degree=4, cells=20).fit(federation).sample_table(len(train), 0)

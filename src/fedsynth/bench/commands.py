@@ -143,13 +143,13 @@ def bench(
 
     Examples:
 
-      fedsynth bench benchmarks/flaim_table2.toml --data-dir data \
+      fedsynth bench benchmarks/papers/flaim_table2.toml --data-dir data \
         --jobs 2 --page docs/benchmarks.md
 
-      fedsynth bench benchmarks/flaim_table2.toml \
+      fedsynth bench benchmarks/papers/flaim_table2.toml \
         --only dataset=magic,method=oneshot --seeds 2 --out trial
 
-      fedsynth bench benchmarks/flaim_table2.toml --list
+      fedsynth bench benchmarks/papers/flaim_table2.toml --list
 
     Parameters
     ----------
