@@ -1,0 +1,52 @@
+"""Metrics as single papers compute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.metrics import disclosure, distances_to_rows
+
+from fedsynth.evaluation.metrics import FinishedRun
+from fedsynth.rows import Table
+from fedsynth.schema import Categorical, Numeric, Schema
+
+SCHEMA = Schema((Numeric("x", 0.0, 100.0, bins=10), Categorical("c", ("a", "b")), Categorical("secret", ("no", "yes"))))
+
+
+def table(x: list[float], c: list[int], secret: list[int]) -> Table:
+    codes = [np.array(column, dtype=np.uint8) for column in (np.minimum(np.array(x) // 10, 9), c, secret)]
+    return Table(SCHEMA, tuple(codes), {0: np.array(x)})
+
+
+def test_distances_are_those_computed_by_hand() -> None:
+    training = table([0.0, 10.0, 20.0, 30.0], [0, 1, 0, 1], [0, 0, 1, 1])
+    holdout = table([12.0, 22.0, 32.0, 42.0], [1, 0, 1, 0], [0, 1, 1, 1])  # as many: every draw is all training rows
+    synthetic = table([10.0, 33.0], [1, 1], [0, 1])
+    scale = np.std([0.0, 10.0, 20.0, 30.0])
+    found = distances_to_rows(FinishedRun(training, synthetic, holdout, fresh=synthetic))
+    assert found["min"] == 0.0
+    assert found["training"] == pytest.approx((0 + 3 / scale) / 2, rel=1e-5)
+    assert found["hold-out"] == pytest.approx((2 / scale + 1 / scale) / 2, rel=1e-5)
+    assert found["share"] == 0.5
+
+
+def test_independent_rows_are_as_close_to_training_rows_as_to_others_and_copies_closer() -> None:
+    rng = np.random.default_rng(0)
+    rows = [table(rng.uniform(0, 100, 2000).tolist(), *rng.integers(0, 2, (2, 2000)).tolist()) for _ in range(3)]
+    assert distances_to_rows(FinishedRun(rows[0], rows[1], rows[2]))["share"] == pytest.approx(0.5, abs=0.04)
+    assert distances_to_rows(FinishedRun(rows[0], rows[0], rows[2]))["share"] > 0.95
+
+
+def test_attackers_find_a_column_that_follows_from_another_and_only_then() -> None:
+    rng = np.random.default_rng(0)
+    c = rng.integers(0, 2, 1500)
+    x, free = rng.uniform(0, 100, 1500), rng.integers(0, 2, 1500)
+    follows, independent = (table(x.tolist(), c.tolist(), secret.tolist()) for secret in (c, free))
+    options: dict[str, Any] = {"sensitive": "secret", "known": ["x", "c"], "size": 1}
+    found = disclosure(FinishedRun(follows, follows, follows), **options)
+    assert set(found) == {"RF", "SVM", "NB", "KNN", "LR", "ENS", "DUM", "RMEAN"}
+    assert found["SVM"] == pytest.approx(0.75, abs=0.05)  # by c always right, by x half the time
+    assert found["RMEAN"] == pytest.approx(np.mean([found[name] for name in ("RF", "SVM", "NB", "KNN", "LR", "ENS")]))
+    assert disclosure(FinishedRun(independent, follows, follows), **options)["SVM"] == pytest.approx(0.5, abs=0.05)
