@@ -35,7 +35,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "privsyn": {"privsyn": {}, "privsyn-bins": {"bins_share": 0.25}},
     "allmarginals": {"allmarginals": {}, "allmarginals-bins": {"bins_share": 0.25}},
     "flaim": {"flaim": {"rounds": 3, "rate": 0.6}, "flaim-steps": {"rounds": 2, "rate": 0.6, "steps": 3}},
-    "augflaim": {"augflaim": {"rounds": 3, "rate": 0.6}, "augflaim-capped": {"rounds": 4, "rate": 0.6, "cap": 2}},
+    "augflaim": {
+        "augflaim": {"rounds": 3, "rate": 0.6},
+        "augflaim-capped": {"rounds": 4, "rate": 0.6, "cap": 2},
+        "augflaim-proxy": {"rounds": 3, "rate": 0.6, "combine": False},
+        "augflaim-annealing": {"rounds": 8, "rate": 0.6, "annealing": True},
+    },
     "augflaim-oracle": {"augflaim-oracle": {"rounds": 2, "rate": 0.6, "not_private": True}},
     "randomflaim": {"randomflaim": {"rounds": 3, "rate": 0.6}},
     "fednaivebayes": {"fednaivebayes": {"rate": 0.6}},

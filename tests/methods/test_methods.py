@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -221,6 +222,45 @@ def test_random_flaim_chooses_without_looking():
     link = federation(1.0)
     RandomFLAIM(rounds=4, rate=0.5).fit(link)
     assert {entry.verb for entry in link.ledger.entries} == {"sum"}
+
+
+@pytest.mark.parametrize("kind", [FLAIM, AugFLAIM, RandomFLAIM])
+def test_annealing_lowers_the_noise_and_spends_no_more_than_the_budget(kind):
+    """Rows without any dependence: after a few rounds tables tell nothing, and the noise falls until all is spent."""
+    rng = np.random.default_rng(0)
+    data = [Table(SCHEMA, tuple(rng.integers(0, size, 200, dtype=np.uint8) for size in SIZES)) for _ in range(6)]
+    stds = {}
+    for annealing in (False, True):
+        link = federate(data, SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=3, public_sizes=True)
+        kind(rounds=24, rate=0.9, annealing=annealing, iterations=20, final_iterations=20).fit(link)
+        stds[annealing] = [entry.std for entry in link.ledger.entries if entry.verb == "sum"]
+        assert 0.9 < link.ledger.share_spent <= 1 + 1e-9
+    assert min(stds[True]) < 0.6 * min(stds[False])
+    assert len(stds[True]) < len(stds[False])
+
+
+def test_each_half_of_augflaim_can_be_turned_off():
+    questions: dict[str, list[FLAIMSelection]] = {}
+    methods = {"both": AugFLAIM(rounds=3, rate=1.0)}
+    methods |= {"proxy": replace(methods["both"], combine=False), "combine": replace(methods["both"], proxy=False)}
+    for name, augflaim in methods.items():
+        link = federation(3.0, sites=4)
+        seen = questions[name] = []
+        choose = type(link).choose
+
+        def noted(self, selection, share, seen=seen, choose=choose):
+            seen.extend(selection.values())
+            return choose(self, selection, share)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(link), "choose", noted)
+            augflaim.fit(link)
+    assert all(one.by_column is not None for one in questions["both"] + questions["proxy"])
+    assert all(one.by_column is None for one in questions["combine"])
+    least = {name: min(len(q) for one in seen for q in one.candidates) for name, seen in questions.items()}
+    assert least == {"both": 2, "proxy": 1, "combine": 2}
+    with pytest.raises(InvalidParameter, match="choose --method flaim"):
+        AugFLAIM(proxy=False, combine=False)
 
 
 def test_sums_of_a_cohort_stand_for_all_rows():

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -75,6 +75,11 @@ class FLAIMOptions:
     cap
         R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
         have fewer sites.
+    annealing
+        Whether the noise falls as in AIM, where ``rounds`` is then the largest number of rounds: once at least half of
+        a round's tables move the model by less than their expected noise, a quarter of the rounds that are left, as
+        then planned, share what is left of the budget, so that the standard deviation about halves. The published
+        threshold lacks the scaling of a cohort's tables to all records, so that it is hardly ever passed.
     measure_share, size_share
         ``size_share`` of the budget pays for noisy numbers of records of the sites, unless these are public. Of the
         rest, about ``measure_share`` is for measuring, and what remains for selection (:meth:`FLAIMState.prices`).
@@ -91,6 +96,7 @@ class FLAIMOptions:
     rate: float = field(default=0.1, metadata=COHORT_RATE)
     steps: int = 1
     cap: int | None = None
+    annealing: bool = False
     measure_share: float = 0.9
     size_share: float = 0.01
     max_megabytes: float = 80.0
@@ -111,6 +117,18 @@ class FLAIMOptions:
             )
 
 
+class Round(NamedTuple):
+    """A round: its ``cohort``, the limit on the model's size in MiB, and what a table and a draw cost in it.
+
+    ``share_measure`` and ``share_pick`` are shares of the budget.
+    """
+
+    cohort: Federation
+    megabytes: float
+    share_measure: float
+    share_pick: float
+
+
 @dataclass
 class FLAIMState:
     """The server's state of a FLAIM run: the cohorts, all measurements so far, and the model fitted to them.
@@ -119,7 +137,8 @@ class FLAIMState:
     records (``records``) are known. ``share`` is the part of the budget that is left for the rounds, and ``rounds`` the
     cohort of each, a federation of the sites drawn for it; there are fewer than in the settings if the cap leaves no
     site for more. ``measured`` are the noisy tables so far, scaled to records of the whole federation, and ``fitted``
-    is the model, ``None`` before the first fit.
+    is the model, ``None`` before the first fit. ``selected`` are those of ``measured`` that sites selected in this
+    round, and ``before`` is the model that they were selected by.
     """
 
     federation: Federation
@@ -129,6 +148,8 @@ class FLAIMState:
     rounds: list[Federation]
     measured: list[Measurement] = field(default_factory=list)
     fitted: MarkovRandomField | None = None
+    selected: list[Measurement] = field(default_factory=list)
+    before: MarkovRandomField | None = None
 
     @classmethod
     def start(cls, federation: Federation, settings: FLAIMOptions) -> FLAIMState:
@@ -165,12 +186,44 @@ class FLAIMState:
         assert self.fitted is not None
         return self.fitted
 
-    def cohorts(self, label: str) -> Iterator[tuple[Federation, float]]:
-        """Yield each round's cohort and its limit on the model's size in MiB, which rises linearly to the option."""
-        count = self.settings.rounds
-        for t, cohort in enumerate(self.rounds):
-            yield cohort, self.settings.max_megabytes * ((t + 1) / count)
-            self.federation.progress(label, t + 1, count)
+    def cohorts(self, label: str, tables: int, draws: int, first: int = 0) -> Iterator[Round]:
+        """Yield the rounds one after another, with prices that use up the budget (:class:`Round`, :meth:`prices`).
+
+        The limit on the model's size rises linearly over the rounds to ``max_megabytes``. With ``annealing``, only a
+        quarter of the rounds that are left follows on a round whose tables had no more to tell than noise, and prices
+        are computed anew from what the sites have left. Which rounds follow, and at which price, depends on releases
+        alone, and no site is ever asked for more than it has left, whatever the releases are. A sum of costs of
+        adaptively chosen mechanisms that never exceeds the budget is a guarantee under zCDP and pure DP (privacy
+        filters: Feldman & Zrnic, arXiv 2008.11193).
+        """
+        planned, left = list(self.rounds), dict.fromkeys(self.federation.sites, self.share)
+        done, count = 0, self.settings.rounds
+        table, draw = self.prices(tables, draws, first)
+        while planned:
+            cohort = planned.pop(0)
+            self.selected = []
+            yield Round(cohort, self.settings.max_megabytes * ((done + 1) / count), table, draw)
+            for site in cohort.sites:
+                left[site] -= (tables + first * (not done)) * table + draws * draw
+            done += 1
+            if self.settings.annealing and planned and self._noise_only():
+                planned = planned[: math.ceil(len(planned) / 4)]
+                count = done + len(planned)
+                table, draw = self._prices(planned, left, tables, draws, 0)
+            self.federation.progress(label, done, count)
+
+    def _noise_only(self) -> bool:
+        """Whether half of the tables that were selected in this round, or more, moved the model by less than noise."""
+        if not self.selected:
+            return False
+        assert self.before is not None
+        self.refit(self.settings.iterations)
+        cliques = [m.clique for m in self.selected]
+        after, earlier = self.model.marginals(cliques), self.before.marginals(cliques)
+        small = [
+            np.abs(after[m.clique] - earlier[m.clique]).sum() <= NOISE_L1 * m.std * m.values.size for m in self.selected
+        ]
+        return 2 * int(np.sum(small)) >= len(small)
 
     def prices(self, tables: int, draws: int, first: int = 0) -> tuple[float, float]:
         """Return the privacy costs of a table and of a draw, as shares of the budget, that use up the budget left.
@@ -188,14 +241,20 @@ class FLAIMState:
         on no data, and a site that is lost in a round spends no more than if it had answered: no site exceeds its
         budget, whichever sites answer.
         """
-        joined = Counter(site for cohort in self.rounds for site in cohort.sites)
-        begins = set(self.rounds[0].sites)
+        return self._prices(self.rounds, dict.fromkeys(self.federation.sites, self.share), tables, draws, first)
+
+    def _prices(
+        self, rounds: Sequence[Federation], left: Mapping[str, float], tables: int, draws: int, first: int
+    ) -> tuple[float, float]:
+        """Return :meth:`prices` for these ``rounds`` and what sites have ``left``, which one site or more uses up."""
+        joined = Counter(site for cohort in rounds for site in cohort.sites)
+        begins = set(rounds[0].sites)
         measured = {site: tables * n + first * (site in begins) for site, n in joined.items()}
         measure_share = self.settings.measure_share if draws else 1.0
         table = measure_share / max(measured.values())
         draw = (1 - measure_share) / (draws * max(joined.values())) if draws else 0.0
-        most = max(table * measured[site] + draw * draws * n for site, n in joined.items())
-        return table * self.share / most, draw * self.share / most
+        factor = min(left[site] / (table * measured[site] + draw * draws * n) for site, n in joined.items())
+        return table * factor, draw * factor
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
         """Add a noisy table of each clique, summed over the sites of ``cohort`` that selected it, to the measurements.
@@ -204,8 +263,10 @@ class FLAIMState:
         """
         queries = {q: table_of(q) for picked in per_site.values() for q in picked}
         asked = {site: [queries[q] for q in dict.fromkeys(picked)] for site, picked in per_site.items() if picked}
+        known, self.before = len(self.measured), self.fitted
         if asked:
             self._remember(cohort.sums(asked, share_each))
+        self.selected = self.measured[known:]
 
     def measure_together(self, cohort: Federation, cliques: Sequence[Clique], share: float) -> None:
         """Add noisy tables of all ``cliques`` over ``cohort``, from one query, for ``share`` of the budget in total."""
@@ -341,9 +402,8 @@ class FLAIM(FLAIMOptions):
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the measured marginals of two or more columns."""
         run = FLAIMState.start(federation, self)
-        share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
-
-        for cohort, megabytes in run.cohorts("FLAIM rounds"):
+        rounds = run.cohorts("FLAIM rounds", 2 * self.steps - 1, self.steps, first=len(run.ones))
+        for cohort, megabytes, share_measure, share_pick in rounds:
             run.start_model(cohort, share_measure)
             picks = run.pick(cohort, run.candidates(1, megabytes), share_pick, share_measure)
             run.measure(cohort, run.together(picks), share_measure)
@@ -359,22 +419,46 @@ class AugFLAIM(FLAIMOptions):
     Every round re-measures the 1-way marginals over its cohort, and the model is refitted to them and all earlier
     tables; the proxy, an estimate of the 1-way marginals of all sites, is that of this model. A candidate's score at a
     site, the error of the model on the site's rows, is reduced by the distance of the site's own 1-way marginals from
-    the proxy. Source: Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIMOptions`.
+    the proxy. Source: Maddock, Cormode & Maple (arXiv 2310.06447). The further options are those of
+    :class:`FLAIMOptions`. The two below each turn off one half of the method, as in the paper's ablation; without
+    either, the method would be :class:`FLAIM`.
+
+    Parameters
+    ----------
+    proxy
+        Whether scores are reduced by a site's distance from the proxy.
+    combine
+        Whether the model is fitted to the 1-way marginals of all rounds, and these are no candidates ("filter and
+        combine"). ``False``: only to those of the first round and to those that sites select; the proxy is fitted to
+        the re-measured ones by itself.
     """
+
+    proxy: bool = True
+    combine: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.proxy or self.combine):
+            raise InvalidParameter("augflaim with proxy = false and combine = false is flaim; choose --method flaim")
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the measured marginals of two or more columns."""
         run = FLAIMState.start(federation, self)
-        share_measure, share_pick = run.prices(2 * self.steps - 1 + len(run.ones), self.steps)
+        singles = run if self.combine else replace(run, measured=[])  # to which the 1-way marginals are fitted
 
-        for cohort, megabytes in run.cohorts("AugFLAIM rounds"):
-            run.measure_together(cohort, run.ones, share_measure * len(run.ones))
-            run.refit(self.iterations)
-            proxy = model_shares(run.model, run.ones)
-            candidates = run.candidates(2, megabytes)
+        rounds = run.cohorts("AugFLAIM rounds", 2 * self.steps - 1 + len(run.ones), self.steps)
+        for cohort, megabytes, share_measure, share_pick in rounds:
+            singles.measure_together(cohort, run.ones, share_measure * len(run.ones))
+            singles.refit(self.iterations)
+            if run.fitted is None:
+                run.measured, run.fitted = list(singles.measured), singles.fitted
+            proxy = model_shares(singles.model, run.ones) if self.proxy else None
+            candidates = run.candidates(2 if self.combine else 1, megabytes)
             if candidates:
                 picks = run.pick(cohort, candidates, share_pick, share_measure, by_column=proxy)
                 run.measure(cohort, run.together(picks), share_measure)
+                if not self.combine:
+                    run.refit(self.iterations)
         return run.result("augflaim")
 
 
@@ -391,13 +475,11 @@ class RandomFLAIM(FLAIMOptions):
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the measured marginals of two or more columns."""
         run = FLAIMState.start(federation, self)
-        share_measure, _ = run.prices(1, 0, first=len(run.ones))
-
-        for cohort, megabytes in run.cohorts("RandomFLAIM rounds"):
+        for cohort, megabytes, share_measure, _ in run.cohorts("RandomFLAIM rounds", 1, 0, first=len(run.ones)):
             run.start_model(cohort, share_measure)
             candidates = run.candidates(1, megabytes)
             drawn = candidates[int(federation.rng.integers(len(candidates)))]
-            run.measure_together(cohort, [drawn], share_measure)
+            run.measure(cohort, {site: [drawn] for site in cohort.sites}, share_measure)
             run.refit(self.iterations)
         return run.result("randomflaim")
 

@@ -43,12 +43,12 @@ class AugFLAIMOracle(FLAIMOptions):
         from fedsynth.federation.federation import EXACT
 
         run = FLAIMState.start(federation, self)
-        share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
         closure = downward_closure(run.workload)
         tables = federation.sum(Counts.of(len(run.ones), closure), EXACT).tables
         truth = {q: table / max(1.0, table.sum()) for q, table in zip(closure, tables, strict=True)}
 
-        for cohort, megabytes in run.cohorts("AugFLAIM (oracle) rounds"):
+        rounds = run.cohorts("AugFLAIM (oracle) rounds", 2 * self.steps - 1, self.steps, first=len(run.ones))
+        for cohort, megabytes, share_measure, share_pick in rounds:
             run.start_model(cohort, share_measure)
             candidates = run.candidates(1, megabytes)
             proxy = on_grid([truth[q] for q in candidates])
