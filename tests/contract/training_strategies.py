@@ -59,7 +59,10 @@ def asked(draw: st.DrawFn, schema: Schema, local: bool) -> NetworkTraining:
     updates = draw(rare(st.integers(1, 3), st.sampled_from([4096])))
     speed = draw(st.sampled_from([1e-300, 1e-3, 1.0]))
     decay = draw(st.sampled_from([0.0, 1e-300, 1.0]))
-    return LocalTraining(rate, digest, network, encoders, clip, grid, updates, batch, speed, decay, tuple(sizes))
+    epochs = draw(st.sampled_from([0, 0, 1, 4096])) if batch else draw(rare(st.just(0), st.just(1)))
+    return LocalTraining(
+        rate, digest, network, encoders, clip, grid, updates, batch, speed, decay, tuple(sizes), epochs
+    )
 
 
 @st.composite

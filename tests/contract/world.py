@@ -70,7 +70,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "sampling": 10,
         },
     },
-    "fedvae": {"fedvae": {**NETWORK, "latent": 4}},
+    "fedvae": {
+        "fedvae": {**NETWORK, "latent": 4},
+        "fedvae-cohorts": {**NETWORK, "latent": 4, "site_rate": 0.8, "decay": 0.01},
+    },
     "fedctgan": {"fedctgan": {**NETWORK, "noise": 8}},
 }
 # Adaptive by a survey alone, which a table of categories does without by default.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,13 +79,14 @@ def test_a_gradient_sum_of_all_rows_is_the_central_gradient(trust):
     assert federation.statement.headline == "NOT PRIVATE"
 
 
-def test_adam_at_the_server_is_pytorchs():
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_adam_at_the_server_is_pytorchs(decay):
     """Twenty slopes, of which some are zero at some weights."""
     rng = np.random.default_rng(0)
     slopes = rng.standard_normal((20, CELLS)) * rng.integers(0, 2, (20, CELLS))
-    ours, weights = Adam(CELLS, 2e-3), START
+    ours, weights = Adam(CELLS, 2e-3, decay=decay), START
     theirs = torch.from_numpy(START.copy()).double().requires_grad_()
-    plain = torch.optim.Adam([theirs], lr=2e-3)
+    plain = torch.optim.Adam([theirs], lr=2e-3, weight_decay=decay)
     for slope in slopes:
         weights = ours.step(weights, slope)
         theirs.grad = torch.from_numpy(slope)
@@ -103,6 +106,51 @@ def test_a_round_of_one_site_is_central_training_on_the_same_batches(known_order
     moved = found.tables[0] / 4096
     assert np.abs(moved).max() > 0.05
     np.testing.assert_allclose(START + moved, expected, atol=1e-5)
+
+
+def test_epochs_are_passes_over_the_rows_that_a_site_has(known_order):
+    """Three passes over 64 rows are twelve batches of 16, over 20 rows four, and Adam's weights decay in each."""
+    held = {"big": ROWS, "small": table(20, 9)}
+    query = local_training((("big", 64), ("small", 20)), epochs=3, decay=0.1)
+    assert [query.updates_of(site) for site in held] == [12, 4]
+    for site, rows in held.items():
+        found = start(held={site: rows}, budget=Budget.none()).average(query, 0.5, START)
+        order, taken = np.random.default_rng(5), 16 * query.updates_of(site)
+        chosen = np.concatenate([order.permutation(len(rows)) for _ in range(4)])[:taken]
+        expected = central(rows, list(chosen.reshape(-1, 16)), query.learning_rate, decay=0.1)
+        moved = found.tables[0] / query.weights_of([site])[0]
+        assert np.abs(moved).max() > 0.02
+        np.testing.assert_allclose(START + moved, expected, atol=1e-5)
+
+
+def test_epochs_are_refused_where_rows_are_private(known_order):
+    with pytest.raises(InvalidParameter, match="need batches"):
+        local_training((), batch=0, clip=1.0, epochs=1).check(SCHEMA)
+    for local in (False, True):
+        network = Faulty()
+        federation = start(network, tables(3), budget=BUDGET)
+        with pytest.raises(InvalidParameter, match="leave epochs = 0"):
+            FedVAE(epochs=2, updates=2, local=local, width=8, depth=1, latent=2).fit(federation)
+        assert not network.sent
+    with pytest.raises(InvalidParameter, match="at most 4096 are allowed in a round"):
+        FedVAE(epochs=4000, batch=1, width=8, depth=1, latent=2).fit(start(held=tables(3), budget=Budget.none()))
+
+
+@each_trust
+@pytest.mark.parametrize("local", [False, True], ids=["sums", "local"])
+def test_sites_that_are_drawn_for_a_round_pay_in_full_and_for_no_other(trust, local):
+    network, method = Faulty(), FedVAE(steps=9, rounds=9, updates=2, rate=0.5, width=8, depth=1, latent=2, local=local)
+    federation = start(network, tables(4, 40), trust, BUDGET, seed=2)
+    replace(method, site_rate=0.5).fit(federation)
+    assert federation.statement.private
+    rounds = [entry for entry in federation.ledger.entries if entry.kind in ("gradient-sum", "local-training")]
+    joined = Counter(site for entry in rounds for site in entry.sites)
+    assert len(rounds) == 9
+    assert 0 < min(joined.values()) < max(joined.values()) < 9
+    spent = {name: BUDGET.price(door.account.spent()) / BUDGET.rho for name, door in network.doors.items()}
+    before = 0.1 + 0.02 * local  # for the survey, and the numbers of rows
+    for site, share in spent.items():
+        assert share == pytest.approx(before + (1 - before) * joined[site] / max(joined.values()), abs=5e-3)
 
 
 @pytest.mark.filterwarnings("ignore:sites site-0, site-1, site-2 have the same rows")

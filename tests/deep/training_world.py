@@ -41,7 +41,7 @@ def gradient_sum(weights: Weights = START, rate: float = 1.0, clip: float = WIDE
 
 def local_training(sizes: Sizes, weights: Weights = START, **fields: Any) -> LocalTraining:
     """Return the question for a round of several updates: on batches of 16, if nothing else is said."""
-    usual = {"rate": 1.0, "clip": 0.0, "updates": 12, "batch": 16, "learning_rate": 0.01, "decay": 0.0}
+    usual = {"rate": 1.0, "clip": 0.0, "updates": 12, "batch": 16, "learning_rate": 0.01, "decay": 0.0, "epochs": 0}
     found = {**usual, **fields}
     return LocalTraining(
         found["rate"],
@@ -55,6 +55,7 @@ def local_training(sizes: Sizes, weights: Weights = START, **fields: Any) -> Loc
         found["learning_rate"],
         found["decay"],
         sizes,
+        found["epochs"],
     )
 
 
@@ -66,10 +67,10 @@ def gradient(rows: Table, weights: Weights = START) -> np.ndarray:
     return np.concatenate([one.grad.reshape(-1).double().numpy() for one in parameters])
 
 
-def central(rows: Table, batches: Sequence[np.ndarray], learning_rate: float) -> np.ndarray:
+def central(rows: Table, batches: Sequence[np.ndarray], learning_rate: float, decay: float = 0.0) -> np.ndarray:
     """Return the weights after one step of plain Adam on each of these batches of rows."""
     parameters = [one.requires_grad_() for one in split(START, SHAPES)]
-    adam = torch.optim.Adam(parameters, lr=learning_rate)
+    adam = torch.optim.Adam(parameters, lr=learning_rate, weight_decay=decay)
     losses = NETWORK.losses(TASK.layout, encode_rows(rows, ENCODERS), np.random.default_rng(0))
     for batch in batches:
         adam.zero_grad()

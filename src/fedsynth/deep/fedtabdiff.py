@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fedsynth.deep.diffusion import Diffusion
 from fedsynth.deep.encoders import BatchLayout, Encoder
-from fedsynth.deep.training import EXEMPT, TrainingOptions, check_network, require_size, require_training, tokens_of
+from fedsynth.deep.training import EXEMPT, TrainingOptions, check_network, require_size, tokens_of
 from fedsynth.errors import whole
 from fedsynth.methods.registry import COLUMN, category, method
 from fedsynth.methods.survey import survey
@@ -51,6 +51,14 @@ class FedTabDiff(TrainingOptions):
     local
         Use FedAvg under a budget too: sites sample rows with probability ``rate``, not in batches, clip their gradients
         and add their own noise in every step.
+    epochs
+        Passes over a site's rows in a round of FedAvg, in place of ``updates``, in runs without privacy; 0: ``updates``
+        at every site, however many rows it has.
+    decay
+        Weight decay of Adam, at sites and at the server (0 to 1).
+    site_rate
+        Probability with which a site takes part in a round of FedAvg, or in a step of gradient sums. No amplification
+        is claimed: the budget is divided by the number of rounds of the site that takes part in most.
     survey_share, size_share
         Shares of the budget for the survey, which defines the encoding of rows, and, for FedAvg only, for noisy numbers
         of rows of the sites, by which their results are weighted; these numbers must not be declared public.
@@ -83,13 +91,13 @@ class FedTabDiff(TrainingOptions):
         )
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method, if :func:`~fedsynth.deep.training.require_training` and ``require_size`` allow it."""
+        """Run the method, if :meth:`require` and :func:`~fedsynth.deep.training.require_size` allow it."""
         import numpy as np
 
         from fedsynth.deep.diffusion import TabularDiffusion
         from fedsynth.models.synthesizer import Synthesizer
 
-        require_training(federation)
+        self.require(federation)
         label = category(federation.schema, self.target)
         network = self.network(label)
         require_size(federation.schema, network, self.tokens)

@@ -72,21 +72,25 @@ def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]
 class Adam:
     """The Adam optimiser (Kingma & Ba, arXiv 1412.6980) at the server, with equal results on every machine.
 
-    ``betas`` are the decay rates of both moments, which start at zero and are kept between steps. Results are equal
+    ``betas`` are the decay rates of both moments, which start at zero and are kept between steps; ``decay`` times the
+    weights is added to the gradient. Results are equal
     because it computes in float64, one operation at a time. A run that resumes on another machine thus sends exactly
     the same weights to sites, unless the server computes gradients itself: the gradients of a GAN's fakes differ in the
     last bits between machines.
     """
 
-    def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+    def __init__(
+        self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.0
+    ) -> None:
         """Start with zero moments."""
-        self.learning_rate, self.betas = learning_rate, betas
+        self.learning_rate, self.betas, self.decay = learning_rate, betas, decay
         self.first, self.second, self.steps = np.zeros(cells), np.zeros(cells), 0
 
     def step(self, weights: NDArray[np.float32], slope: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the weights after one step against the gradient ``slope``; both have shape ``(cells,)``."""
         self.steps += 1
         beta1, beta2 = self.betas
+        slope = slope + self.decay * weights if self.decay else slope
         self.first = beta1 * self.first + (1 - beta1) * slope
         self.second = beta2 * self.second + (1 - beta2) * slope**2
         first, second = self.first / (1 - beta1**self.steps), self.second / (1 - beta2**self.steps)

@@ -10,8 +10,9 @@ of a power of 2 then, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -29,7 +30,7 @@ from fedsynth.errors import InvalidParameter, Unsupported, between, lacking, who
 from fedsynth.federation.query import LARGEST_WEIGHT, RecordCount, SiteRandomness, Training, Weights, weights_digest
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.methods.measure import check_shares, share_left, shares
-from fedsynth.methods.registry import Promise
+from fedsynth.methods.registry import COHORT_RATE, Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.privacy.device import device
@@ -276,7 +277,9 @@ class LocalTraining(NetworkTraining, frozen=True):
     ``clip``, each step adds up the clipped gradients of randomly sampled rows, adds the site's own noise (none in a
     release without noise), and divides by ``rate`` times the site's number in ``sizes``. With ``batch``, as in the
     papers, a step takes that many rows in random order without clipping, which only a release without noise allows.
-    Adam's moments start anew each round; ``learning_rate`` and the weight ``decay`` are Adam's.
+    With ``epochs`` above 0, which only batches allow, a site takes as many of the ``updates`` as that many passes over
+    its rows take, by its number in ``sizes`` (:meth:`updates_of`). Adam's moments start anew each round;
+    ``learning_rate`` and the weight ``decay`` (L2, added to gradients) are Adam's.
     """
 
     kind: ClassVar[str] = "local-training"
@@ -287,6 +290,7 @@ class LocalTraining(NetworkTraining, frozen=True):
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=_LARGEST_LEARNING_RATE)]
     decay: Annotated[float, msgspec.Meta(ge=0, le=1)]
     sizes: Sizes
+    epochs: Annotated[int, msgspec.Meta(ge=0, le=MOST_STEPS)] = 0
 
     @property
     def steps(self) -> int:
@@ -303,6 +307,8 @@ class LocalTraining(NetworkTraining, frozen=True):
         super().check(schema)
         if (self.batch > 0) == self.clipped:
             raise InvalidParameter("local training needs either a batch or a clip norm; set one and leave the other 0")
+        if self.epochs and not self.batch:
+            raise InvalidParameter("epochs need batches: how often a row is sampled says nothing of passes over rows")
         if len(dict(self.sizes)) < len(self.sizes):
             raise InvalidParameter("local training names a site twice; name each site once")
         if math.copysign(1, self.decay) < 0:
@@ -327,6 +333,10 @@ class LocalTraining(NetworkTraining, frozen=True):
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
         """Return bounds: a site clips changes to 2^31 - 1 grid steps, and its weight is at most 2^12."""
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
+
+    def updates_of(self, site: str) -> int:
+        """Return the number of steps of a ``site`` that ``sizes`` names: ``updates``, or fewer for its ``epochs``."""
+        return min(self.updates, updates_for(self.epochs, dict(self.sizes)[site], self.batch) or self.updates)
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
         """Return the integer weight of each of ``sites`` in the average; 0 for a site that ``sizes`` does not name.
@@ -370,7 +380,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         if not len(rows):
             return
         rng = _generator(draws.bits("order"))
-        wanted = self.updates * self.batch
+        wanted = self.updates_of(draws.site) * self.batch
         order = np.concatenate([rng.permutation(len(rows)) for _ in range(-(-wanted // len(rows)))])[:wanted]
         together = self._together // self.batch * self.batch or self.batch
         for start in range(0, wanted, together):
@@ -441,6 +451,18 @@ class TrainingOptions:
     tokens
         Largest number of values of a categorical column that the network distinguishes. Rarer values, and those hidden
         by noise, are merged into one, and are drawn by their released counts.
+    epochs
+        Without privacy, FedAvg with this number of passes over a site's rows in a round in place of ``updates``, as in
+        the thesis: small sites then take fewer steps than large ones. 0: ``updates`` at every site. A budget refuses
+        it, since a site's number of steps would show its number of rows.
+    decay
+        Weight decay of Adam, at sites and at the server, from 0 to 1: this multiple of the weights is added to their
+        gradient.
+    site_rate
+        Probability with which a site takes part in a round of FedAvg, or in a step of gradient sums. The server draws
+        the sites of all rounds before the first one, whatever their rows. No amplification by this is claimed: a site
+        pays in full for each round that it takes part in, and the budget is divided by the number of rounds of the site
+        that takes part in most.
     """
 
     rounds: int = 40
@@ -455,18 +477,33 @@ class TrainingOptions:
     survey_share: float = 0.1
     size_share: float = 0.02
     tokens: int = 256
+    epochs: int = 0
+    decay: float = 0.0
+    site_rate: float = field(default=1.0, metadata=COHORT_RATE)
 
     def __post_init__(self) -> None:
         shares(survey_share=self.survey_share, size_share=self.size_share)
         check_shares("training", survey_share=self.survey_share, size_share=self.size_share)
         whole(rounds=self.rounds, steps=self.steps, tokens=self.tokens)
         whole(1, _LARGEST_BATCH, batch=self.batch)
-        whole(0, MOST_STEPS, updates=self.updates)
+        whole(0, MOST_STEPS, updates=self.updates, epochs=self.epochs)
+        between(0, 1, decay=self.decay)
+        if not 0 < self.site_rate <= 1:
+            raise InvalidParameter(f"site_rate must lie in (0, 1], not {self.site_rate}; 1 asks all sites each time")
         check_steps(self.rate, self.clip, learning_rate=self.learning_rate, server_rate=self.server_rate)
         if self.local and not self.updates:
             raise InvalidParameter(
                 "with local = true every site takes updates, but updates = 0; give a number from 1 on, such as "
                 "--set updates=20 (in Python updates=20)"
+            )
+
+    def require(self, federation: Federation) -> None:
+        """Raise what :func:`require_training` raises, and :class:`InvalidParameter` for ``epochs`` under a budget."""
+        require_training(federation)
+        if self.epochs and not federation.budget.exact:
+            raise InvalidParameter(
+                f"epochs = {self.epochs} gives each site as many steps as its rows take, which shows their number and "
+                "has no accounting; under a budget leave epochs = 0, and set updates or steps"
             )
 
     def train(self, federation: Federation, network: Network, encoders: Sequence[Encoder], total: float) -> Weights:
@@ -477,7 +514,7 @@ class TrainingOptions:
         """
         task = TrainingTask(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
-        if self.local or (federation.budget.exact and self.updates):
+        if self.local or (federation.budget.exact and (self.updates or self.epochs)):
             sizes = released_sizes(federation, self.size_share)
             left = share_left(self.survey_share, self.size_share)
             return self._averaged(federation, task, weights, left, sizes)
@@ -485,11 +522,28 @@ class TrainingOptions:
 
     def _descended(self, federation: Federation, task: TrainingTask, weights: Weights, share: float) -> Weights:
         """Run DP-FedSGD: one clipped and noisy gradient sum per step."""
-        adam = Adam(len(weights), self.server_rate)
-        for _ in federation.repeat("training", self.steps):
-            slope = mean_slope(federation, task, weights, share / self.steps, self.rate, self.clip)
+        adam = Adam(len(weights), self.server_rate, decay=self.decay)
+        rounds, joined = self._rounds(federation, self.steps)
+        for cohort in rounds:
+            part = task._replace(total=task.total * len(cohort.sites) / len(federation.sites))  # sites count alike
+            slope = mean_slope(cohort, part, weights, share / joined, self.rate, self.clip)
             weights = bounded(adam.step(weights, slope))
         return weights
+
+    def _rounds(self, federation: Federation, count: int) -> tuple[Iterator[Federation], int]:
+        """Return the sites of each of ``count`` rounds, and the number of rounds of the site that is in most."""
+        if self.site_rate == 1:
+            return (federation for _ in federation.repeat("training", count)), count
+        cohorts = federation.cohorts(self.site_rate, count)
+        joined = Counter(site for cohort in cohorts for site in cohort.sites)
+
+        def rounds() -> Iterator[Federation]:
+            for step, cohort in enumerate(cohorts):
+                federation.progress("training", step, count)
+                yield cohort
+            federation.progress("training", count, count)
+
+        return rounds(), max(joined.values())
 
     def _averaged(
         self, federation: Federation, task: TrainingTask, weights: Weights, share: float, sizes: Sizes
@@ -498,7 +552,14 @@ class TrainingOptions:
         private = not federation.budget.exact
         clip, batch = (float(self.clip), 0) if private else (0.0, self.batch)
         grid = grid_for(clip, len(weights))
-        for step in federation.repeat("training", self.rounds):
+        updates = max([updates_for(self.epochs, size, batch) for _, size in sizes], default=0) or self.updates or 1
+        if updates > MOST_STEPS:
+            raise InvalidParameter(
+                f"epochs = {self.epochs} over the rows of the largest site take {updates} steps in batches of {batch}; "
+                f"at most {MOST_STEPS} are allowed in a round: take fewer epochs, more rounds or larger batches"
+            )
+        rounds, joined = self._rounds(federation, self.rounds)
+        for step, cohort in enumerate(rounds):
             query = LocalTraining(
                 float(self.rate),
                 weights_digest(weights),
@@ -506,16 +567,22 @@ class TrainingOptions:
                 task.encoders,
                 clip,
                 grid,
-                self.updates,
+                updates,
                 batch,
                 self.learning_rate * cosine(step, self.rounds),
-                0.0,
+                self.decay + 0.0,
                 sizes,
+                self.epochs,
             )
-            found = federation.average(query, share / self.rounds, weights)
+            found = cohort.average(query, share / joined, weights)
             heavy = sum(query.weights_of(found.sites))
             weights = bounded(weights + found.tables[0] / max(1, heavy))
         return weights
+
+
+def updates_for(epochs: int, rows: int, batch: int) -> int:
+    """Return the number of steps on ``batch`` rows in ``epochs`` passes over ``rows``; 0 without epochs."""
+    return math.ceil(epochs * rows / batch) if epochs else 0
 
 
 def cosine(step: int, steps: int) -> float:
