@@ -53,7 +53,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "tdapaper": {"tdapaper": {"not_private": True}},
     "tda": {"tda": {}, "tda-target": {"target": "c1"}},
     "fedchowliu": {"fedchowliu": {}, "fedchowliu-tree": {"degree": 1, "survey_share": 0.25, "pair_share": 0.75}},
-    "fedmigration": {"fedmigration": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
+    "fedmigration": {
+        "fedmigration": {"rounds": 2, "interval": 3, "population": 12, "selection": 3},
+        "fedmigration-own": {"rounds": 2, "interval": 3, "population": 12, "selection": 3, "own_rows": True},
+    },
     "fedmigrationpaper": {
         "fedmigrationpaper": {"rounds": 2, "interval": 3, "population": 12, "selection": 3, "not_private": True}
     },

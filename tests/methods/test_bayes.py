@@ -221,6 +221,7 @@ def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
         FedChowLiu(),
         FedChowLiu(degree=1, survey_share=0.4, pair_share=0.6),
         FedMigration(rounds=2, interval=2, population=10, selection=2),
+        FedMigration(rounds=2, interval=2, population=10, selection=2, own_rows=True),
     ],
 )
 def test_every_site_spends_the_budget_and_no_more(method, budget, trust):
@@ -378,6 +379,36 @@ def test_the_published_search_is_not_private_and_needs_a_policy_that_says_so():
     assert SCHEMA.problems(method.fit(federation).sample(300, 0)) == []
     assert "NOT PRIVATE" in federation.statement.headline
     assert all(isinstance(entry.release, Exact) for entry in federation.ledger.entries)
+
+
+def test_islands_that_see_their_own_rows_see_other_dependences(monkeypatch):
+    """The first site's columns 0 and 1 are copies, the second's 1 and 2; pooled tables show half of each."""
+    from fedsynth.methods import migration
+
+    schema = Schema(tuple(Categorical(f"c{j}", ("a", "b", "c")) for j in range(3)))
+    rng = np.random.default_rng(0)
+    held = []
+    for first, second in ((0, 1), (1, 2)):
+        columns = [rng.integers(0, 3, 3000).astype(np.uint8) for _ in range(3)]
+        columns[second] = columns[first]
+        held.append(Table(schema, tuple(columns)))
+    seen: list[list[np.ndarray]] = []
+    best = migration.MigrationOptions.best
+    monkeypatch.setattr(
+        migration.MigrationOptions, "best", lambda self, given, rng: seen.append(given) or best(self, given, rng)
+    )
+    for own_rows in (False, True):
+        federation = federate(held, schema, Budget(5.0, 1e-6), trust=TrustedServer(), seed=0)
+        method = FedMigration(rounds=2, interval=5, population=20, selection=4, own_rows=own_rows)
+        method.fit(federation)
+        assert federation.ledger.share_spent == pytest.approx(1)
+        assert [entry.verb for entry in federation.ledger.entries] == ["sum", "each" if own_rows else "sum", "sum"]
+    pooled, own = seen
+    np.testing.assert_array_equal(pooled[0], pooled[1])
+    full = math.log(3)
+    np.testing.assert_allclose([own[0][0, 1], own[1][1, 2]], full, atol=0.1)
+    np.testing.assert_allclose([own[0][1, 2], own[1][0, 1]], 0.0, atol=0.02)
+    assert 0.1 < pooled[0][0, 1] < 0.6 * full
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from fedsynth.cliques import all_marginals, maximal
 from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import measure, network_order, share_left, shares
+from fedsynth.methods.measure import averages, measure, measurements, network_order, share_left, shares
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import CLEAR, WIDEST, noise_of, one_way, survey
 from fedsynth.privacy.cost import ROUNDING
@@ -84,6 +86,40 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
     domain = Domain(federation.schema, tuple(columns))
     tables = measure(federation, pairs, pair_share, domain=domain) if pairs else []
     return MeasuredPairs(columns, tables, dependences(one_way(columns), tables, total, federation.rng), total, left)
+
+
+def measure_pairs_by_site(
+    federation: Federation, survey_share: float, pair_share: float, cells: int
+) -> tuple[MeasuredPairs, list[Array]]:
+    """Return :func:`measure_pairs`, but from noisy tables of every site by itself, and each site's own dependences.
+
+    Every site adds the full noise of ``pair_share`` to its own tables, under any trust model; a sum over K sites then
+    has K times the variance of one site's. The dependences are those of ``MeasuredPairs``, one matrix for each site
+    that answers, estimated from its tables alone. Groups are large enough for the noise of a site of average size.
+    """
+    from fedsynth.models.estimate import Measurement
+    from fedsynth.models.structure import dependences
+
+    pairs = all_marginals(len(federation.schema.stored), 2)
+    columns, total, _ = survey(federation, survey_share)
+    alone = replace(federation, sites=federation.sites[:1])
+    noise = noise_of(alone, pair_share, len(pairs)) * len(federation.sites)
+    columns = grouped(columns, noise, total, cells)
+    domain = Domain(federation.schema, tuple(columns))
+    by_site = [
+        measurements(pairs, released.tables, released.stds)
+        for released in (federation.each(domain.counts(pairs), pair_share).values() if pairs else ())
+    ]
+    local = []
+    for own in by_site:
+        ones = averages([table.onto((column,)) for table in own for column in table.clique])
+        local.append(dependences(ones, own, max(1.0, float(ones[0].values.sum())), federation.rng))
+    tables = [
+        Measurement(pair, np.sum([one.values for one in own], axis=0), math.hypot(*(one.std for one in own)))
+        for pair, own in zip(pairs, zip(*by_site, strict=True), strict=True)
+    ]
+    together = dependences(one_way(columns), tables, total, federation.rng)
+    return MeasuredPairs(columns, tables, together, total, share_left(survey_share, pair_share)), local
 
 
 def worth_cells(federation: Federation, pairs: MeasuredPairs, most: float) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.errors import InvalidParameter, whole
-from fedsynth.methods.bayes import measure_network, measure_pairs, worth_cells
+from fedsynth.methods.bayes import measure_network, measure_pairs, measure_pairs_by_site, worth_cells
 from fedsynth.methods.measure import check_shares, network_order, shares
 from fedsynth.methods.registry import method
 
@@ -90,8 +90,9 @@ class FedMigration(MigrationOptions):
     """The FedBN thesis's genetic structure search made private: it reads noisy pairwise tables of all sites.
 
     The server runs as many islands as there are sites, so that migration costs no privacy and no messages; mutual
-    information is estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`. The
-    further options are those of :class:`MigrationOptions`.
+    information is estimated from the noisy tables. All islands see the same pooled tables, unless ``own_rows`` says
+    that each sees those of one site, as in the thesis. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`.
+    The further options are those of :class:`MigrationOptions`.
 
     Parameters
     ----------
@@ -102,12 +103,17 @@ class FedMigration(MigrationOptions):
         pairs; the tables of the structure get the rest, so that the two must add up to less than 1.
     max_cells
         Largest number of cells of a table, however large the budget.
+    own_rows
+        Whether each island searches by the dependences of one site alone, so that migration exchanges structures that
+        fit different rows, and the structure with the highest mean fitness over sites is used. Every site then releases
+        its own tables of pairs, with noise of its own: more than a sum over sites needs.
     """
 
     cells: int = 16
     survey_share: float = 0.25
     pair_share: float = 0.4
     max_cells: int = 500_000
+    own_rows: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,8 +125,13 @@ class FedMigration(MigrationOptions):
         """Run the method; the result's ``info["parents"]`` are each column's parents, as column positions."""
         from fedsynth.models.evolution import structure_of
 
-        pairs = measure_pairs(federation, self.survey_share, self.pair_share, self.cells)
-        best = self.best([pairs.dependences] * len(federation.sites), federation.rng)
+        options = (self.survey_share, self.pair_share, self.cells)
+        if self.own_rows and len(federation.schema.stored) > 1:
+            pairs, islands = measure_pairs_by_site(federation, *options)
+        else:
+            pairs = measure_pairs(federation, *options)
+            islands = [pairs.dependences] * len(federation.sites)
+        best = self.best(islands, federation.rng)
         most = worth_cells(federation, pairs, self.max_cells)
         structure = structure_of(best, pairs.dependences, pairs.sizes, most)
         return measure_network(federation, pairs, structure, {"method": "fedmigration"})
