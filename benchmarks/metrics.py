@@ -111,3 +111,19 @@ def disclosure(run: FinishedRun, sensitive: str, known: Sequence[str], size: int
     found = attribute_disclosure(run, index(sensitive), [index(name) for name in known], rng, size=size)
     accuracies = {ATTACKERS[name]: members for name, (members, _) in found.by_attacker.items()}
     return {**accuracies, "DUM": found.floor, "RMEAN": float(np.mean(list(accuracies.values())))}
+
+
+def traffic(run: FinishedRun) -> dict[str, float]:
+    """Return the megabytes (10^6 bytes) that sites "sent" and "received" in all, and the means "... by a site".
+
+    Messages have their headers, and count once even if they were sent again. Floors have none.
+    """
+    sizes = [size for entry in run.ledger.entries for _, *size in entry.messages()] if run.ledger else []
+    received, sent = np.sum(sizes, axis=0) / 1e6 if sizes else (math.nan, math.nan)
+    sites = len(run.sites)
+    return {
+        "sent": float(sent),
+        "received": float(received),
+        "sent by a site": float(sent / sites),
+        "received by a site": float(received / sites),
+    }

@@ -12,14 +12,12 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from benchmarks import PAGE, ROOT, specifications
+from benchmarks import PAGE, ROOT
+from benchmarks.paper_pages import RESULTS, ResultPage, kept_lines, paper_pages
 from fedsynth.bench.page import TextTable, write_pages
-from fedsynth.bench.results import ResultLine, by_key, figures_of, read_records
-from fedsynth.bench.spec import Cell, Spec, cases, read_spec
+from fedsynth.bench.spec import Cell, cases, read_spec
 
-RESULTS = ROOT / "benchmarks" / "results"
 PROGRAMS = {
     "noise": "noise",
     "mrf": "mrf --mbi",
@@ -50,17 +48,9 @@ SDV = {
 _MISSING = "**Not reproducible yet**: the results behind this table were not kept, and the code has changed since."
 
 
-class ResultPage(NamedTuple):
-    """A page: its title, what its figures rest on in a few words, and its text without the title."""
-
-    title: str
-    source: str
-    text: str
-
-
 def result_pages() -> dict[str, str]:
     """Return all pages of results, and the list of them, by their path below ``docs``."""
-    found = dict(_pages())
+    found = {**paper_pages(), **dict(_pages())}
     listed = "\n".join(f"| [{page.title}]({name}.md) | {page.source} |" for name, page in found.items())
     tree = "\n".join(found)
     index = (
@@ -72,12 +62,6 @@ def result_pages() -> dict[str, str]:
     return {"results/index.md": index, **pages}
 
 
-def kept_lines(spec: Spec, file: Path) -> list[ResultLine]:
-    """Return the figures that a file of results has of a grid's runs, found by their keys."""
-    records = by_key(read_records(file))
-    return [line for case in cases(spec) for line in figures_of(case, records.get(case.key, ()))]
-
-
 def sections() -> dict[str, tuple[str, str]]:
     """Return title and text of each section of ``benchmarks/tables.md``, by its name."""
     pattern = re.compile(r"<!-- begin (\S+) -->\n## (.*?)\n\n(.*?)\n<!-- end \1 -->", re.DOTALL)
@@ -86,7 +70,7 @@ def sections() -> dict[str, tuple[str, str]]:
 
 def _pages() -> Iterator[tuple[str, ResultPage]]:
     grids = {}
-    for place in specifications():
+    for place in sorted((ROOT / "benchmarks").glob("*.toml")):
         spec = read_spec(place.read_text(encoding="utf-8"))
         results = RESULTS / f"{place.stem}.jsonl"
         if results.exists():

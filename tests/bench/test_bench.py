@@ -81,19 +81,17 @@ digits = 4
 better = "lower"
 
 [[published]]
+table = "Table 1"
+system = "their method"
+by = ["oneshot"]
 axes = ["dataset", "epsilon"]
 values = ["queries"]
-where = { method = "oneshot" }
 
 [published.figures.people]
 1 = [0.123]
 "4.5" = [1e-9]
 
 [[tables]]
-
-[[tables]]
-text = "reached"
-reached = ["method"]
 """
 
 
@@ -228,7 +226,6 @@ def test_the_page_has_means_deviations_and_the_published_figures(finished: Path)
     (row,) = (line for line in page.splitlines() if shown in line)
     assert row.startswith("| people | oneshot | 1 |")
     assert row.endswith("| 2 |"), "the number of seeds"
-    assert "| oneshot | 50% | 50% | 2 |" in page.split("reached", 1)[1], "below 0.123, not below 1e-9"
     assert "- people: made up" in page
     docs = (finished / "page-of-docs.md").read_text()
     assert docs.startswith("# Ours")
@@ -686,25 +683,13 @@ def test_floors_are_what_their_names_say() -> None:
 
 @pytest.mark.parametrize("file", specifications(), ids=lambda file: file.stem)
 def test_every_published_table_has_its_cells(file: Path) -> None:
-    expected = {
-        "augmentation": 300,
-        "auto": 2112,
-        "distaim_table": 275,
-        "fedbn_thesis": 738,
-        "fedctgan": 150,
-        "fedtabdiff_table2": 54,
-        "fedtda_tables": 104,
-        "fedvae_thesis": 168,
-        "flaim_table2": 160,
-        "heterofedsyn_table4": 1169,
-        "relations": 1200,
-        "wide": 150,
-    }
     spec = read_spec(file.read_text())
-    found = cases(spec)
-    assert len(found) == expected[file.stem]
+    assert cases(spec)
     kept = (BENCHMARKS / "results" / f"{file.stem}.jsonl").exists()
-    assert kept is not (spec.section in sections()), "either its results, or its table as it was once printed"
+    assert not (spec.paper and spec.section in sections()), "figures of papers have results, or are not run"
+    assert spec.paper or kept is not (spec.section in sections()), "either its results, or its table as once printed"
+    assert bool(spec.paper) is bool(spec.published)
+    assert {name for entry in spec.published for name in entry.by} <= {case.cell.method for case in cases(spec)}
     values = {name for entry in spec.tables for name in entry.values} | {
         name for entry in spec.published for names in entry.values for name in names if isinstance(names, tuple)
     }

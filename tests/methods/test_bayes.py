@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -394,9 +395,12 @@ def test_islands_that_see_their_own_rows_see_other_dependences(monkeypatch):
         held.append(Table(schema, tuple(columns)))
     seen: list[list[np.ndarray]] = []
     best = migration.MigrationOptions.best
-    monkeypatch.setattr(
-        migration.MigrationOptions, "best", lambda self, given, rng: seen.append(given) or best(self, given, rng)
-    )
+
+    def noted(self: migration.MigrationOptions, given: list[np.ndarray], rng: np.random.Generator) -> Any:
+        seen.append(given)
+        return best(self, given, rng)
+
+    monkeypatch.setattr(migration.MigrationOptions, "best", noted)
     for own_rows in (False, True):
         federation = federate(held, schema, Budget(5.0, 1e-6), trust=TrustedServer(), seed=0)
         method = FedMigration(rounds=2, interval=5, population=20, selection=4, own_rows=own_rows)

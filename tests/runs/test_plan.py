@@ -180,7 +180,8 @@ def test_advice_says_which_epsilon_an_error_needs():
     assert found[0.2].epsilon is not None
     assert found[0.05].epsilon > found[0.2].epsilon
     planned = planned_with(budget=Budget(found[0.2].epsilon, 1e-6))
-    assert trial(planned, OneShot(), "typical", 0).two_way == pytest.approx(0.2, rel=0.25)
+    errors = [trial(planned, OneShot(), "typical", seed).two_way for seed in range(8)]  # .15 to .27
+    assert np.mean(errors) == pytest.approx(0.2, rel=0.25)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3478a", "#a87500", "#3a8fc4", "#
 _LINES = "".join(f".line{at}{{fill:none;stroke:{colour};stroke-width:1.8}}" for at, colour in enumerate(_COLOURS))
 _ALONE = f"svg{{background:#fff}}text{{font:11px sans-serif;fill:#1b2026}}.rule{{fill:none;stroke:#c9cfd5}}{_LINES}"
 _NAMED = ("method", "trust", "delta", "arm")  # what tells the lines of a plot apart
-_DIGITS = 3  # of published figures: a mean that agrees with one to these has reached it
 
 Parts = Mapping[str, str]
 
@@ -74,7 +73,7 @@ def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) 
 
     ``cells`` is the number of runs in the whole grid. Returns the Markdown text without title and plots.
     """
-    figures = [RunFigure(_parts(line), line.value) for line in lines]
+    figures = run_figures(lines)
     found = [table for entry in spec.tables if (table := _table(spec, entry, figures)).rows]
     charts = plots(spec, figures)
     held = len({line.cell for line in lines})
@@ -129,11 +128,11 @@ def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
     """
     found = {}
     judged = [one for one in figures if spec.metrics[one.parts["metric"]].better and _number(one.parts["epsilon"])]
-    for (dataset, value), some in _by(judged, ("dataset", "value")).items():
+    for (dataset, value), some in grouped(judged, ("dataset", "value")).items():
         apart = [axis for axis in _NAMED if len({one.parts[axis] for one in some}) > 1] or ["method"]
         lines: dict[str, list[tuple[float, float, float]]] = {}
-        for (*name, x), runs in sorted(_by(some, (*apart, "epsilon")).items()):
-            mean, deviation = _spread(runs)
+        for (*name, x), runs in sorted(grouped(some, (*apart, "epsilon")).items()):
+            mean, deviation = spread(runs)
             if math.isfinite(mean):
                 lines.setdefault(", ".join(name), []).append((float(x), mean, deviation))
         lines = {name: sorted(line) for name, line in lines.items() if len(line) > 1}
@@ -147,16 +146,21 @@ def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
 def published(spec: Spec, parts: Parts) -> float | None:
     """Return the published figure for runs with the common settings ``parts``, or ``None`` without one."""
     for entry in spec.published:
-        if not _fits(parts, entry.where):
+        if parts.get("method") not in entry.by or not fits(parts, entry.where):
             continue
         found: Any = entry.figures
         for axis in entry.axes:
             found = found.get(parts.get(axis)) if isinstance(found, Mapping) else None
         wanted = {parts.get("value"), parts.get("part") if "metric" in entry.axes else None}
         for names, number in zip(entry.values, found or (), strict=False):
-            if wanted & set(several(names, ())):
+            if wanted & set(several(names, ())) and not math.isnan(number):
                 return float(number)
     return None
+
+
+def run_figures(lines: Iterable[ResultLine]) -> list[RunFigure]:
+    """Return the figures of results, to be grouped and averaged."""
+    return [RunFigure(_parts(line), line.value) for line in lines]
 
 
 def _parts(line: ResultLine) -> Parts:
@@ -169,17 +173,15 @@ def _table(spec: Spec, entry: TableEntry, figures: Sequence[RunFigure]) -> TextT
     chosen = [
         one
         for one in figures
-        if _fits(one.parts, entry.where) and (not entry.values or one.parts["value"] in entry.values)
+        if fits(one.parts, entry.where) and (not entry.values or one.parts["value"] in entry.values)
     ]
-    if entry.reached:
-        return _reached(spec, entry, chosen, figures)
     rows = entry.rows or tuple(
         axis
         for axis in AXES[:-1]
         if axis in ("dataset", "method") or len({one.parts[axis] for one in chosen} - {""}) > 1
     )
     rank = _ranks(spec, chosen)
-    grouped = _by(chosen, rows)
+    by_row = grouped(chosen, rows)
     columns = list(dict.fromkeys(tuple(one.parts[axis] for axis in entry.columns) for one in chosen))
     if entry.values and entry.columns == ("value",):
         columns.sort(key=lambda column: entry.values.index(column[0]))
@@ -188,10 +190,10 @@ def _table(spec: Spec, entry: TableEntry, figures: Sequence[RunFigure]) -> TextT
             key=lambda column: tuple(rank[axis, part] for axis, part in zip(entry.columns, column, strict=True))
         )
     lines = []
-    for key in sorted(grouped, key=lambda key: tuple(rank[axis, part] for axis, part in zip(rows, key, strict=True))):
-        inside = _by(grouped[key], entry.columns)
+    for key in sorted(by_row, key=lambda key: tuple(rank[axis, part] for axis, part in zip(rows, key, strict=True))):
+        inside = grouped(by_row[key], entry.columns)
         shown = [_shown(spec, inside.get(column, [])) for column in columns]
-        lines.append((key, str(len({one.parts["seed"] for one in grouped[key]})), shown))
+        lines.append((key, str(len({one.parts["seed"] for one in by_row[key]})), shown))
     beside = [any(line[2][at][1] for line in lines) for at in range(len(columns))]
     head = [*rows]
     for column, both in zip(columns, beside, strict=True):
@@ -220,7 +222,7 @@ def _shown(spec: Spec, runs: Sequence[RunFigure]) -> tuple[str, str]:
     if not runs:
         return "", ""
     digits = spec.metrics[runs[0].parts["metric"]].digits
-    mean, deviation = _spread(runs)
+    mean, deviation = spread(runs)
     text = "" if math.isnan(mean) else "∞" if math.isinf(mean) else f"{mean:.{digits}f}"
     if text and len(runs) > 1 and math.isfinite(mean):
         text += f" ± {deviation:.{digits}f}"
@@ -228,50 +230,7 @@ def _shown(spec: Spec, runs: Sequence[RunFigure]) -> tuple[str, str]:
     return text, "" if found is None else f"{found:g}"
 
 
-def _reached(spec: Spec, entry: TableEntry, chosen: Sequence[RunFigure], figures: Sequence[RunFigure]) -> TextTable:
-    """Return the share of cells at or better than the published figure, and of those that ``reference`` reaches."""
-    cell = (*AXES[:-1], "value")
-    names = list(entry.values or dict.fromkeys(one.parts["value"] for one in chosen))
-    won: dict[tuple[str, ...], dict[str, list[bool]]] = {}
-    reachable: dict[tuple[str, ...], list[bool]] = {}
-    real = [one for one in figures if one.parts["method"] in entry.reference]
-    of_real = _by(real, ("dataset", "value"))
-    for runs in _by(chosen, cell).values():
-        parts = _common(runs)
-        figure, better = published(spec, parts), spec.metrics[parts["metric"]].better
-        if figure is None or not better:
-            continue
-        key = tuple(parts[axis] for axis in entry.reached)
-        reaches = _reaches(runs, figure, better)
-        won.setdefault(key, {}).setdefault(parts["value"], []).append(reaches)
-        beside = of_real.get((parts["dataset"], parts["value"]), [])
-        if beside and _reaches(beside, figure, better):
-            reachable.setdefault(key, []).append(reaches)
-    names = [name for name in names if any(name in of for of in won.values())]
-    rank = _ranks(spec, chosen)
-    lines = []
-    for key in sorted(
-        won, key=lambda key: tuple(rank[axis, part] for axis, part in zip(entry.reached, key, strict=True))
-    ):
-        every = [one for name in names for one in won[key].get(name, [])]
-        shown = [*(_share(won[key].get(name, [])) for name in names), _share(every), str(len(every))]
-        if entry.reference:
-            shown += [_share(reachable.get(key, [])), str(len(reachable.get(key, [])))]
-        lines.append((*key, *shown))
-    more = ("that the reference reaches", "cells") if entry.reference else ()
-    return TextTable(entry.text.strip(), (*entry.reached, *names, "all", "cells", *more), tuple(lines))
-
-
-def _reaches(runs: Sequence[RunFigure], figure: float, better: str) -> bool:
-    mean = round(_spread(runs)[0], _DIGITS)
-    return mean <= figure if better == "lower" else mean >= figure
-
-
-def _share(won: Sequence[bool]) -> str:
-    return f"{np.mean(won):.0%}" if won else ""
-
-
-def _spread(runs: Sequence[RunFigure]) -> tuple[float, float]:
+def spread(runs: Sequence[RunFigure]) -> tuple[float, float]:
     """Return the mean and standard deviation of the numbers in a group; both are NaN if it has no number."""
     numbers = [one.number for one in runs if not math.isnan(one.number)]
     if not numbers or any(map(math.isinf, numbers)):
@@ -283,12 +242,14 @@ def _common(runs: Sequence[RunFigure]) -> dict[str, str]:
     return {axis: part for axis, part in runs[0].parts.items() if all(one.parts[axis] == part for one in runs)}
 
 
-def _fits(parts: Parts, where: Mapping[str, Any]) -> bool:
+def fits(parts: Parts, where: Mapping[str, Any]) -> bool:
+    """Return whether the settings of a run have the values in ``where``: one each, or one of several."""
     wanted = {axis: {str(one) for one in (some if isinstance(some, list) else [some])} for axis, some in where.items()}
     return all(parts.get(axis) in some for axis, some in wanted.items())
 
 
-def _by(figures: Iterable[RunFigure], axes: Sequence[str]) -> dict[tuple[str, ...], list[RunFigure]]:
+def grouped(figures: Iterable[RunFigure], axes: Sequence[str]) -> dict[tuple[str, ...], list[RunFigure]]:
+    """Return figures by their settings on some ``axes``, in their order."""
     found: dict[tuple[str, ...], list[RunFigure]] = {}
     for one in figures:
         found.setdefault(tuple(one.parts[axis] for axis in axes), []).append(one)

@@ -156,7 +156,8 @@ class MethodEntry(SpecEntry, frozen=True):
     one row). ``options`` are the method's options: ``target = "target"`` stands for the data set's target, and a value
     ``package.module:Class`` for an instance of that class. ``exact`` lets sites release without noise: NOT PRIVATE. If
     ``trusts`` is given, the method runs only under these trust models. ``balanced`` draws equally many synthetic rows
-    of each class of the target.
+    of each class of the target. ``role`` says what the method is beside a publication's: a ``replica`` of its
+    algorithm, or a method of ``ours`` with the same purpose.
     """
 
     method: str = ""
@@ -164,6 +165,7 @@ class MethodEntry(SpecEntry, frozen=True):
     exact: bool = False
     trusts: tuple[str, ...] = ()
     balanced: bool = False
+    role: Literal["replica", "ours"] | msgspec.UnsetType = msgspec.UNSET  # in no cell's digest
 
 
 class PartitionEntry(SpecEntry, frozen=True):
@@ -228,18 +230,53 @@ class GridEntry(SpecEntry, frozen=True):
 
 
 class Published(SpecEntry, frozen=True):
-    """Figures from a publication, which the page of results shows beside ours.
+    """Figures of one method from a table or plot of a publication, to be shown beside ours.
 
-    ``axes`` names settings of a run, ``values`` names figures; a tuple in ``values`` holds several names of one figure.
-    ``figures`` are nested tables with one level for each setting in ``axes``, keyed by its values; the innermost is a
-    list of numbers, one for each item of ``values``. With ``axes = ("dataset", "epsilon")`` and ``values = ("AUC",)``,
-    they could be ``{"adult": {"1": [0.85]}}``. All belong only to runs whose settings have the values in ``where``.
+    ``table`` is the publication's name of the table and ``system`` that of the method: a ``baseline`` if it is not the
+    publication's subject. ``by`` names the methods of this specification that stand beside it; of those with results,
+    the first is the one whose verdict counts. ``axes`` names settings of a run, ``values`` names figures; a tuple in
+    ``values`` holds several names of one figure. ``figures`` are nested tables with one level for each setting in
+    ``axes``, keyed by its values; the innermost is a list of numbers, one for each item of ``values`` (nan: not
+    published). With ``axes = ("dataset", "epsilon")`` and ``values = ("AUC",)``, they could be
+    ``{"adult": {"1": [0.85]}}``. All belong only to runs whose settings have the values in ``where``.
+
+    A ``standing`` counts the figures apart, for a ``reason`` that the page gives: they measure something else or in
+    another way (``other footing``), on other rows (``other sample``), on rows that are not to be had (``not
+    obtainable``), or would cost too much (``not run``).
     """
 
     axes: tuple[str, ...]
     values: tuple[Texts, ...]
     figures: dict[str, Any]
+    table: str = ""
+    system: str = ""
+    by: tuple[str, ...] = ()
     where: dict[str, Any] = {}
+    baseline: bool = False
+    standing: Literal["", "other footing", "other sample", "not obtainable", "not run"] = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if "method" in self.axes or "method" in self.where:
+            raise ValueError("published figures name their methods in `by`, not as an axis or in `where`")
+        if bool(self.standing) is not bool(self.reason):
+            raise ValueError("a standing needs a reason, and only a standing does")
+        if not self.by and self.standing not in ("not obtainable", "not run"):
+            raise ValueError("published figures need `by`, the methods that stand beside them")
+
+
+class Claim(SpecEntry, frozen=True):
+    """A sentence of a publication, ``text`` in our words, that results bear out or not.
+
+    It holds of a figure ``value`` for a combination of the settings in ``over`` if its mean over runs with the settings
+    ``better`` is better than over those with the settings ``worse``.
+    """
+
+    text: str
+    value: str
+    better: dict[str, Any]
+    worse: dict[str, Any]
+    over: tuple[str, ...] = ()
 
 
 class TableEntry(SpecEntry, frozen=True):
@@ -250,11 +287,6 @@ class TableEntry(SpecEntry, frozen=True):
     and a column for each of those in ``columns``; means are taken over everything else. Beside settings, "value" stands
     for a figure's name, "metric" and "part" for what stands before and after the colon in that name. ``values``
     restricts the table to these figures.
-
-    With ``reached``, the table compares means over seeds with published figures: for each combination of the settings
-    in ``reached``, it gives the share of means that are at least as good as the published figure. If ``reference``
-    names methods, such as a baseline of real rows, the share is given once more, over the published figures that these
-    methods reach themselves.
     """
 
     text: str = ""
@@ -262,8 +294,6 @@ class TableEntry(SpecEntry, frozen=True):
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ("value",)
     values: tuple[str, ...] = ()
-    reached: tuple[str, ...] = ()
-    reference: tuple[str, ...] = ()
 
 
 class Spec(SpecEntry, frozen=True, kw_only=True):
@@ -277,11 +307,13 @@ class Spec(SpecEntry, frozen=True, kw_only=True):
     drew the partition. Both list numbers, and names of settings of the cell, whose values are used.
 
     ``title``, ``text``, ``tables`` and ``published`` make the page of results, and ``section`` is the marker of its
-    place in another page (``--page``).
+    place in another page (``--page``). ``paper`` names the publication whose figures these are, and ``claims`` are
+    sentences of it.
     """
 
     title: str = "Benchmark"
     section: str = ""
+    paper: str = ""
     text: str = ""
     seeds: Wholes = 5
     workload: str = ""
@@ -295,6 +327,7 @@ class Spec(SpecEntry, frozen=True, kw_only=True):
     defaults: GridEntry = GridEntry()
     grid: tuple[GridEntry, ...]
     published: tuple[Published, ...] = ()
+    claims: tuple[Claim, ...] = ()
     tables: tuple[TableEntry, ...] = (TableEntry(),)
 
 
@@ -337,7 +370,8 @@ class Case(SpecEntry, frozen=True):
     @property
     def key(self) -> str:
         """The digest (16 hex digits) of all settings but the metrics, by which the results name this run."""
-        return _digest(msgspec.structs.replace(self, metrics={}))
+        method = msgspec.structs.replace(self.method, role=msgspec.UNSET)
+        return _digest(msgspec.structs.replace(self, metrics={}, method=method))
 
 
 def read_spec(text: str) -> Spec:

@@ -1,0 +1,161 @@
+"""Published figures beside ours: verdicts, counts and sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedsynth.bench.page import RunFigure
+from fedsynth.bench.spec import Spec, cases, read_spec
+from fedsynth.bench.verdicts import counted, judge, judge_claim
+from fedsynth.errors import FedsynthError
+
+SPEC = """
+seeds = 3
+[datasets.people]
+file = "people.csv"
+[methods.ours]
+method = "oneshot"
+role = "ours"
+[methods.theirs]
+method = "oneshot"
+[metrics.error]
+metric = "range-queries"
+better = "lower"
+[metrics.size]
+metric = "rounds"
+[defaults]
+delta = 1e-6
+epsilon = [1, 2]
+[[grid]]
+methods = ["ours", "theirs"]
+
+[[published]]
+table = "Table 1"
+system = "Method"
+by = ["theirs", "ours"]
+axes = ["dataset", "epsilon"]
+values = ["error", "size"]
+figures.people = { 1 = [0.5, 7], 2 = [0.4, nan] }
+
+[[published]]
+table = "Table 1"
+system = "Baseline"
+by = ["ours"]
+baseline = true
+axes = ["epsilon"]
+values = ["error"]
+where = { dataset = "people" }
+figures = { 1 = [0.5] }
+
+[[published]]
+table = "Table 2"
+system = "Method"
+by = ["ours"]
+axes = ["epsilon"]
+values = ["error"]
+standing = "other sample"
+reason = "the rows are others"
+figures = { 1 = [0.5], 3 = [0.1] }
+
+[[published]]
+table = "Table 2"
+system = "Method"
+axes = ["epsilon"]
+values = ["error"]
+standing = "not obtainable"
+reason = "no rows"
+figures = { 1 = [0.5] }
+
+[[claims]]
+text = "theirs is better"
+value = "error"
+better = { method = "theirs" }
+worse = { method = "ours" }
+over = ["dataset", "epsilon"]
+"""
+
+
+def runs(method: str, epsilon: str, value: str, *numbers: float) -> list[RunFigure]:
+    setting = {
+        "dataset": "people",
+        "method": method,
+        "epsilon": epsilon,
+        "value": value,
+        "metric": value,
+        "part": value,
+    }
+    return [RunFigure({**setting, "seed": str(seed)}, number) for seed, number in enumerate(numbers)]
+
+
+@pytest.fixture
+def spec() -> Spec:
+    return read_spec(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "subject", "baseline"),
+    [
+        ((0.30, 0.31, 0.32), "better", "differs"),
+        ((0.44, 0.50, 0.52), "met", "agrees"),
+        ((0.60, 0.61, 0.62), "below", "differs"),
+        ((0.5004,), "met", "agrees"),  # rounds to the published figure
+        ((0.503,), "below", "differs"),
+    ],
+)
+def test_a_figure_is_judged_by_two_standard_deviations_of_ours(spec, numbers, subject, baseline) -> None:
+    judged = judge(spec, runs("ours", "1", "error", *numbers))
+    one = [(figure.entry.system, figure.verdict) for figure in judged if figure.method and not figure.entry.standing]
+    assert one == [("Method", subject), ("Baseline", baseline)]
+
+
+def test_every_published_figure_is_counted_once(spec) -> None:
+    figures = [
+        *runs("ours", "1", "error", 0.3, 0.3),
+        *runs("theirs", "1", "error", 0.7, 0.7),
+        *runs("theirs", "1", "size", 7.0, 7.0),
+        *runs("ours", "2", "error", 0.4, 0.4),
+    ]
+    judged = judge(spec, figures)
+    count = {verdict: number for verdict, number in counted(judged).items() if number}
+    # "theirs" comes first and decides at epsilon 1; at 2 only "ours" has runs; the size is neither good nor bad
+    assert count == {
+        "below": 1, "agrees": 1, "met": 1, "differs": 1, "other sample": 1, "not obtainable": 1, "not run": 1
+    }  # fmt: skip
+    beside = [figure for figure in judged if not figure.counts]
+    assert [(figure.method, figure.verdict) for figure in beside] == [("ours", "better")]
+
+
+def test_a_sentence_holds_for_a_number_of_settings(spec) -> None:
+    figures = [
+        *runs("ours", "1", "error", 0.3, 0.31),
+        *runs("theirs", "1", "error", 0.1, 0.11),
+        *runs("ours", "2", "error", 0.3, 0.31),
+        *runs("theirs", "2", "error", 0.7, 0.71),
+    ]
+    (claim,) = spec.claims
+    assert str(judge_claim(spec, claim, figures)) == "holds in part: 1 of 2, 1 of them significantly"
+    assert str(judge_claim(spec, claim, figures[:4])) == "holds: 1 of 1, 1 of them significantly"
+    assert str(judge_claim(spec, claim, figures[:2])) == "not run"
+
+
+def test_the_role_of_a_method_is_in_no_key(spec) -> None:
+    keys = {case.cell: case.key for case in cases(spec)}
+    assert {case.cell: case.key for case in cases(read_spec(SPEC.replace('role = "ours"\n', "")))} == keys
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"axes": ["method"]}, "not as an axis"),
+        ({"standing": "other footing"}, "a standing needs a reason"),
+        ({"by": []}, "published figures need `by`"),
+    ],
+)
+def test_published_figures_that_nothing_could_stand_beside_are_refused(changes: dict[str, Any], said: str) -> None:
+    content = msgspec.toml.decode(SPEC)
+    content["published"][0] |= changes
+    with pytest.raises(FedsynthError, match=said):
+        read_spec(msgspec.toml.encode(content).decode())
