@@ -9,8 +9,9 @@ ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 TESTING := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE=
 DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
+BENCH := $(VENV)/.bench
 
-.PHONY: help setup size demo quick fences docs html test matrix test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help setup size demo quick fences docs html test matrix test-slow test-deployment chaos postgres browser check bench published published-quick format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
@@ -28,7 +29,9 @@ help:
 	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
-	@echo "make bench      every grid of results and every measurement of speed anew (days; it goes on where it was stopped)"
+	@echo "make published  what is missing of the results of papers' tables (TABLES=\"NAME ...\", JOBS=N); it goes on anywhere"
+	@echo "make published-quick  one seed of their cheap cells again, compared with the results (3 CPU hours at most)"
+	@echo "make bench      every other grid of results and every measurement of speed anew (days; it goes on where it was stopped)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -136,8 +139,20 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)
+$(BENCH): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,deep]'
+	touch $@
+
+# PYTHONPATH: an editable environment may be another checkout's.
+PUBLISHED := PYTHONPATH=$(CURDIR)/src $(ONE_THREAD) $(BIN)/python -m benchmarks.published
+
+published: $(STAMP) $(BENCH)
+	$(PUBLISHED) $(TABLES) --jobs $(or $(JOBS),1)
+
+published-quick: $(STAMP) $(BENCH)
+	$(PUBLISHED) $(TABLES) --quick --jobs $(or $(JOBS),1)
+
+bench: $(STAMP) $(BENCH)
 	for table in $(notdir $(basename $(wildcard benchmarks/*.toml))); do \
 	  $(BIN)/fedsynth bench benchmarks/$$table.toml --data-dir "$${FEDSYNTH_DATA:-../shared/data}" \
 	    --out bench-results/$$table --jobs 2 || exit 1; \

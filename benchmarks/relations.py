@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--trust", default="secure", help="trust model of methods that are not central")
     parser.add_argument("--epsilon", default="1", help="one or several, with commas between")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds: 0, 1, ...")
-    parser.add_argument("--jobs", type=int, default=0, help="processes; 0: this one alone")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     given = parser.parse_args()
     epsilons = [float(one) for one in given.epsilon.split(",")]

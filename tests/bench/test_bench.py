@@ -174,7 +174,7 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = out / "page-of-docs.md"
     page.write_text("# Ours\n\n<!-- begin small -->\nold\n<!-- end small -->\n\nbelow\n")
     with pytest.MonkeyPatch.context() as patch:
-        arguments = (out / "small.toml", "--data-dir", data, "--out", out, "--jobs", 0, "--page", page)
+        arguments = (out / "small.toml", "--data-dir", data, "--out", out, "--jobs", 1, "--page", page)
         assert run(patch, *arguments) == 0
     return out
 
@@ -259,13 +259,13 @@ def test_nothing_is_run_twice_but_what_has_another_meaning(
     whole = (finished / "results.jsonl").read_text()
     (out / "results.jsonl").write_text(whole[:-30])  # the last cell is cut off in a line
     same = changed(finished, tmp_path, ("digits = 4", "digits = 2"), ("made up", "noted otherwise"))
-    assert run(monkeypatch, same, "--data-dir", data, "--out", out, "--jobs", 0) == 0
+    assert run(monkeypatch, same, "--data-dir", data, "--out", out, "--jobs", 1) == 0
     assert "9 cells, 8 of them finished before" in capsys.readouterr().out
     assert Counter(line["cell"] for line in lines(out)).keys() == {line["cell"] for line in lines(finished)}
     assert len(lines(out)) == len(lines(finished))
 
     other = changed(finished, tmp_path, ("rate = 0.5", "rate = 0.9"))
-    assert run(monkeypatch, other, "--data-dir", data, "--out", out, "--jobs", 0) == 0
+    assert run(monkeypatch, other, "--data-dir", data, "--out", out, "--jobs", 1) == 0
     assert "9 cells, 5 of them finished before" in capsys.readouterr().out
     assert len({line["cell"] for line in lines(out)}) == 13, "what the old specification meant is still there"
 
@@ -282,7 +282,7 @@ def test_a_metric_that_is_added_is_measured_alone(
         ("[metrics.likelihood]", "[metrics.epsilon]\n\n[metrics.likelihood]"),
         ("queries = 50", "queries = 60"),
     )
-    arguments = (spec, "--data-dir", data, "--out", out, "--jobs", 0, "--only", "method=oneshot,seed=1")
+    arguments = (spec, "--data-dir", data, "--out", out, "--jobs", 1, "--only", "method=oneshot,seed=1")
     assert run(monkeypatch, *arguments) == 0
     assert "2 cells, 0 of them finished before" in capsys.readouterr().out
     kept = read_records(out / "results.jsonl")
@@ -392,9 +392,9 @@ def test_a_run_that_is_stopped_goes_on_and_ends_with_the_same_figures(
     before = figures(out)
     monkeypatch.chdir(data)
     monkeypatch.setenv("FEDSYNTH_DATA", str(data))
-    assert run(monkeypatch, spec, "--out", whole, "--jobs", 0) == 0
+    assert run(monkeypatch, spec, "--out", whole, "--jobs", 1) == 0
     assert 0 < len(before) < len(figures(whole))
-    assert run(monkeypatch, spec, "--out", out, "--jobs", 0) == 0
+    assert run(monkeypatch, spec, "--out", out, "--jobs", 1) == 0
     assert figures(out) == figures(whole), "the same cells, each once, from another process"
     assert set(before) <= set(figures(out))
 
@@ -421,7 +421,7 @@ def test_failed_cells_and_dead_processes_are_told_and_stop_no_other(
     assert errors.keys() == {("fedchowliu", "0"), ("fedchowliu", "1"), ("real rows", "1")}
     assert "died" in errors["real rows", "1"]
     assert {line["value"] for line in lines(out) if line["metric"] == "deadly: seed"} == {"0.0"}
-    assert run(monkeypatch, spec, "--data-dir", data, "--out", out, "--jobs", 0, "--only", "method=fedchowliu") == 8
+    assert run(monkeypatch, spec, "--data-dir", data, "--out", out, "--jobs", 1, "--only", "method=fedchowliu") == 8
     assert Counter(line["metric"] for line in lines(out))["error"] == 2, "they were run again, and are not told twice"
 
 
@@ -525,7 +525,7 @@ def test_misspelt_names_are_refused_before_the_first_fit(old: str, new: str, sai
 def test_a_grid_with_a_misspelt_name_runs_no_cell(data: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     spec = tmp_path / "spec.toml"
     spec.write_text(SPEC.replace("queries = 50", "querys = 50"))
-    assert run(monkeypatch, spec, "--out", tmp_path / "out", "--data-dir", data, "--jobs", 0) == 8
+    assert run(monkeypatch, spec, "--out", tmp_path / "out", "--data-dir", data, "--jobs", 1) == 8
     assert "[metrics.queries]: no option named 'querys'; did you mean 'queries'?" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     with pytest.raises(SchemaError, match="did you mean 'sick'"):

@@ -105,7 +105,7 @@ def test_its_metric_and_its_method_are_benchmarked(installed, tmp_path):
         f'[metrics.toy-mean]\n[[grid]]\nmethods = ["toy", "by class"]\nepsilon = 2\ndelta = 1e-6\nsites = 2\n'
         f'[methods."by class"]\nmethod = "{CLASS}"\noptions = {{ more = 1.0 }}\n'
     )
-    answer("bench", "spec.toml", "--out", "results", "--jobs", 0, "--data-dir", ".", **here)
+    answer("bench", "spec.toml", "--out", "results", "--jobs", 1, "--data-dir", ".", **here)
     results = (tmp_path / "results" / "results.jsonl").read_text()
     assert "toy-mean: age" in results
     assert "by class" in results

@@ -166,7 +166,7 @@ def bench(
         specification. Without --page, the tables are in --out only.
     jobs
         Number of processes that share the runs of the grid, each of one thread and, on x86-64, with one kernel of
-        OpenBLAS; 0: this process alone, with the machine's own kernel.
+        OpenBLAS; 0: as many as the machine has cores.
     only
         Make only the runs with these settings, as SETTING=VALUE with commas between, e.g. dataset=adult,method=flaim;
         repeat it to admit further values. Default: all runs.
@@ -206,7 +206,7 @@ def bench(
         return 0
     try:
         with shown(not json_) as progress:
-            held, failed = benches.run_grid(todo, folder, place, jobs, progress)
+            held, failed = benches.run_grid(todo, folder, place, jobs or os.cpu_count() or 1, progress)
     except KeyboardInterrupt:
         print(f"stopped; finished cells are in {place / results.RESULTS}: the same command resumes", file=sys.stderr)
         return 130

@@ -396,16 +396,13 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tuple[Case, Outcome]]:
+def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 1) -> Iterator[tuple[Case, Outcome]]:
     """Run cells, and yield each with its outcome as it finishes.
 
-    ``jobs`` processes of one thread each run the cells; 0 runs them in this process. A cell that fails does not stop
-    the others, nor does a process that dies, as for want of memory.
+    ``jobs`` processes run the cells, never this one, whose libraries may have another kernel (:func:`~fedsynth.bench.
+    results.pin`). A cell that fails does not stop the others, nor does a process that dies, as for want of memory.
     """
     pin()
-    if not jobs:
-        yield from ((case, _outcome(case, folder)) for case in todo)
-        return
     waiting = deque(todo)
     while waiting:
         running: dict[Future[Outcome], Case] = {}

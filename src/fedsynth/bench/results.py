@@ -158,7 +158,7 @@ def by_key(records: Iterable[CellRecord]) -> dict[str, list[CellRecord]]:
 def pin() -> None:
     """Let numerical libraries that are not loaded yet use one thread and, on x86-64, the kernel of every such machine.
 
-    Digits depend on both. Processes that are started later have the same; this one has, unless NumPy is loaded.
+    Digits depend on both. Processes that are started later have the same; this one has not once NumPy is loaded.
     """
     os.environ |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
     if platform.machine().lower() in ("x86_64", "amd64"):
