@@ -210,7 +210,7 @@ def variants(name: str, columns: int) -> Sequence[Any]:
     kind = find_method(name).kind
     options = {one.name for one in fields(kind)}
     quick = {option: number for option, number in QUICK.items() if option in options}
-    if "steps" in options and name in {"fedctgan", "fedvae", "fedtabdiff"}:
+    if "steps" in options and name in {"fedctgan", "fedavggan", "fedvae", "fedtabdiff"}:
         quick |= {"steps": 2}
         quick.pop("rounds", None)
     found = [kind(**quick)]

@@ -213,6 +213,12 @@ class Coupled:
     def standard_normal(self, *args: Any, **options: Any) -> Any:
         return self._ordered(self._fresh().standard_normal(*args, **options))
 
+    def random(self, *args: Any, **options: Any) -> Any:
+        return self._fresh().random(*args, **options)
+
+    def gumbel(self, *args: Any, **options: Any) -> Any:
+        return self._fresh().gumbel(*args, **options)
+
     def permutation(self, rows: Any) -> Any:
         if isinstance(rows, int):
             return self._fresh().permutation(rows)

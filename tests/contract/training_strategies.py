@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from fedsynth.deep.diffusion import Diffusion
 from fedsynth.deep.encoders import MOST_TOKENS, BatchLayout, CellPlaces, Encoder
-from fedsynth.deep.gan import Critic
+from fedsynth.deep.gan import GAN, Critic, Generator
 from fedsynth.deep.networks import size_of
+from fedsynth.deep.one_hot import OneHot
 from fedsynth.deep.training import GradientSum, LocalTraining, Network, NetworkTraining, grid_for
 from fedsynth.deep.vae import AutoEncoder
 from fedsynth.federation.query import LARGEST_WEIGHT, AnyQuery, Weights, weights_digest
@@ -41,7 +42,8 @@ def local_trainings(schema: Schema) -> st.SearchStrategy[AnyQuery]:
 @st.composite
 def asked(draw: st.DrawFn, schema: Schema, local: bool) -> NetworkTraining:
     """Draw a question; its weights are those of :func:`weights_of`."""
-    network, encoders = draw(networks(schema)), tuple(draw(encoder(column)) for column in schema.stored)
+    encoders = tuple(draw(encoder(column)) for column in schema.stored)
+    network = draw(networks(schema, _tokens(encoders)))
     cells = _cells(network, encoders)
     clip = draw(rare(st.sampled_from([2.0**-20, 1e-3, 1.0, 77.7, 2.0**20]), st.sampled_from([0.0, 1e-300, 2.0**20])))
     batch = draw(st.sampled_from([0, 0, 1, 7])) if local else 0
@@ -66,11 +68,11 @@ def asked(draw: st.DrawFn, schema: Schema, local: bool) -> NetworkTraining:
 
 
 @st.composite
-def networks(draw: st.DrawFn, schema: Schema) -> Network:
-    """Draw a network: small ones, and now and then one that a site must refuse."""
+def networks(draw: st.DrawFn, schema: Schema, hot: int) -> Network:
+    """Draw a network: small ones, and now and then one that a site must refuse; ``hot`` tokens have shares."""
     columns = len(schema.stored)
     widths = st.lists(rare(st.sampled_from([8, 9]), st.just(1024)), min_size=1, max_size=4).map(tuple)
-    match draw(st.sampled_from(["diffusion", "vae", "critic"])):
+    match draw(st.sampled_from(["diffusion", "vae", "critic", "gan"])):
         case "diffusion":
             return Diffusion(
                 draw(rare(st.sampled_from([8, 9]), st.just(2048))),
@@ -84,6 +86,10 @@ def networks(draw: st.DrawFn, schema: Schema) -> Network:
         case "vae":
             factor, sigma = draw(st.sampled_from([0.01, 2.0, 100.0])), draw(st.sampled_from([0.01, 0.1, 1.0]))
             return AutoEncoder(draw(widths), draw(st.sampled_from([2, 3, 256])), factor, sigma)
+        case "gan":
+            shares = draw(st.sampled_from([0.0, 1e-300, 0.5, 1.0]))
+            count = draw(rare(st.just(hot), st.integers(0, hot + 1)))
+            return GAN(Critic(draw(widths)), Generator(draw(st.sampled_from([2, 3])), draw(widths)), (shares,) * count)
         case _:
             return Critic(draw(widths))
 
@@ -168,3 +174,11 @@ def _cells(network: Network, encoders: tuple[Encoder, ...]) -> int:
         return max(1, size_of(network.shapes(BatchLayout.of(encoders))))
     except ValueError:
         return 1
+
+
+def _tokens(encoders: tuple[Encoder, ...]) -> int:
+    """Return the number of tokens that need shares; 0 where the encoders are refused, and at most 2^16."""
+    try:
+        return min(1 << 16, OneHot.of(BatchLayout.of(encoders)).hot)
+    except ValueError:
+        return 0

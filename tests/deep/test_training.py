@@ -32,14 +32,17 @@ from tests.world import SCHEMA, TRUSTS, Faulty, losing, start, table, tables  # 
 from fedsynth.deep import training  # noqa: E402
 from fedsynth.deep.diffusion import Diffusion  # noqa: E402
 from fedsynth.deep.encoders import Encoder  # noqa: E402
+from fedsynth.deep.fedavggan import FedAvgGAN  # noqa: E402
 from fedsynth.deep.fedctgan import FedCTGAN  # noqa: E402
 from fedsynth.deep.fedtabdiff import FedTabDiff  # noqa: E402
 from fedsynth.deep.fedvae import FedVAE  # noqa: E402
+from fedsynth.deep.gan import GAN, Adversaries, Generator  # noqa: E402
 from fedsynth.deep.networks import Adam, size_of  # noqa: E402
-from fedsynth.deep.training import TrainingOptions, bounded, grid_for, mean_slope  # noqa: E402
+from fedsynth.deep.training import GradientSum, LocalTraining, TrainingOptions, bounded, grid_for, mean_slope  # noqa: E402
 from fedsynth.deep.vae import AutoEncoder  # noqa: E402
 from fedsynth.errors import BudgetExceeded, InvalidParameter, SchemaError, Unsupported  # noqa: E402
 from fedsynth.federation import site as sites  # noqa: E402
+from fedsynth.federation.query import weights_digest  # noqa: E402
 from fedsynth.federation.simulate import federate, secret_file  # noqa: E402
 from fedsynth.privacy.cost import Budget  # noqa: E402
 from fedsynth.privacy.release import SampledGaussian  # noqa: E402
@@ -54,6 +57,7 @@ TINY: dict[str, Any] = {
     "fedtabdiff": FedTabDiff(steps=4, rounds=3, updates=2, batch=8, rate=0.5, width=8, depth=1, times=10, sampling=5),
     "fedvae": FedVAE(steps=4, rounds=3, updates=2, batch=8, rate=0.5, width=8, depth=1, latent=2),
     "fedctgan": FedCTGAN(steps=4, rate=0.5, width=8, depth=1, noise=2),
+    "fedavggan": FedAvgGAN(rounds=4, updates=2, batch=8, rate=0.5, width=8, depth=1, noise=2),
 }
 each_method = pytest.mark.parametrize("name", TINY)
 
@@ -151,6 +155,36 @@ def test_sites_that_are_drawn_for_a_round_pay_in_full_and_for_no_other(trust, lo
     before = 0.1 + 0.02 * local  # for the survey, and the numbers of rows
     for site, share in spent.items():
         assert share == pytest.approx(before + (1 - before) * joined[site] / max(joined.values()), abs=5e-3)
+
+
+def test_a_round_of_both_networks_is_training_at_the_server_with_the_same_sums(known_order):
+    """Without noise, on a sample of all rows: a site's two steps are those of FedCTGAN's server over that site."""
+    network = GAN(NETWORK, Generator(noise=2, hidden=(8,)), (0.25,) * 4)
+    weights = network.initial(TASK.layout, np.random.default_rng(1))
+    critic, generator = network.split(TASK.layout, weights)
+    federation = start(held={"site-0": ROWS}, budget=Budget.none())
+    finest = 24
+    query = LocalTraining(
+        1.0, weights_digest(weights), network, ENCODERS, WIDE, finest, 2, 0, 0.01, 0.0, (("site-0", len(ROWS)),)
+    )
+    found = federation.average(query, 0.5, weights)
+    pair = Adversaries(NETWORK, network.generator, TASK.layout, np.full(4, 0.25), WIDE, critic, generator, rate=0.01)
+    rng = np.random.default_rng(5)
+    for _ in range(2):
+        asked = GradientSum(1.0, weights_digest(pair.critic_weights), NETWORK, ENCODERS, WIDE, finest)
+        pair.step(federation.sum(asked, 0.1, pair.critic_weights).tables[0] / len(ROWS), rng)
+    moved = found.tables[0] / 4096
+    trained = np.concatenate([pair.critic_weights, pair.generator_weights])
+    assert min(np.abs(part).max() for part in network.split(TASK.layout, moved)) > 0.015
+    np.testing.assert_allclose(weights + moved, trained, atol=1e-4)
+
+
+@pytest.mark.parametrize("shares", [(0.25,) * 3, (0.0,) * 4])
+def test_a_gan_without_a_condition_for_each_column_is_refused(shares):
+    network = GAN(NETWORK, Generator(noise=2, hidden=(8,)), shares)
+    query = LocalTraining(1.0, "0" * 64, network, ENCODERS, WIDE, grid_for(WIDE, 300), 2, 0, 0.01, 0.0, ())
+    with pytest.raises(InvalidParameter, match="conditions need"):
+        query.check(SCHEMA)
 
 
 @pytest.mark.filterwarnings("ignore:sites site-0, site-1, site-2 have the same rows")

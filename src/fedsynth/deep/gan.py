@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, SavedLayout, codes_of
-from fedsynth.deep.networks import Adam, Shapes, check_weights, dense, read_weights
+from fedsynth.deep.networks import Adam, Shapes, check_weights, dense, read_weights, size_of
 from fedsynth.deep.one_hot import (
     OneHot,
     RowVectors,
@@ -147,6 +147,41 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
         return tape.linear(2 * len(self.hidden), x)
 
 
+class GAN(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gan"):
+    """Hyperparameters of both networks of a GAN that sites train by themselves, and whose weights are then averaged.
+
+    The weights are the critic's, followed by the generator's. Only the critic reads rows: the loss of a row is the
+    critic's, and the generator learns from the critic alone (:class:`Adversaries`), so that its gradient needs no
+    noise. ``shares`` are those of tokens by released counts (:func:`shares_of`). The class implements
+    :class:`~fedsynth.deep.networks.Network`.
+    """
+
+    critic: Critic
+    generator: Generator
+    shares: Annotated[tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...], msgspec.Meta(max_length=2**16)] = ()
+
+    def shapes(self, layout: BatchLayout) -> Shapes:
+        """Return the shapes of the critic's parameters, then of the generator's."""
+        return (*self.critic.shapes(layout), *self.generator.shapes(layout))
+
+    def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Return PyTorch's default initial weights of linear layers."""
+        return np.concatenate([self.critic.initial(layout, rng), self.generator.initial(layout, rng)])
+
+    def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
+        """Return the function that computes the critic's losses of rows."""
+        return self.critic.losses(layout, batch, rng)
+
+    def split(self, layout: BatchLayout, weights: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the critic's and the generator's part of flat ``weights``."""
+        critic, generator = np.split(weights, [size_of(self.critic.shapes(layout))])
+        return critic, generator
+
+    def check(self, layout: BatchLayout) -> None:
+        """Raise :class:`InvalidParameter` unless conditions can be drawn from ``shares``."""
+        check_shares(np.array(self.shares), layout)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Conditions
 
@@ -197,13 +232,16 @@ def check_shares(shares: Floats, layout: BatchLayout) -> None:
 
 @dataclass
 class Adversaries:
-    """The two networks of a GAN in training at the server, which sees only released (noisy) sums of gradients.
+    """The two networks of a GAN in training: at the server, which sees only released (noisy) sums of gradients.
+
+    A site that trains both networks itself (:class:`GAN`) uses it too, with noisy sums over its own rows.
 
     The weights are flat, float32. Conditions are drawn by ``shares`` (:func:`shares_of`). ``clip`` bounds the L2 norm
     of the critic's gradient for each fake; sites clip that of each row to the same norm, since clipping only one of
     them would give the other more weight. ``fakes`` is the number of fakes (generated rows) in each step, separately
-    for each network. Both optimisers (:class:`~fedsynth.deep.networks.Adam`) have the learning rate ``rate`` and keep
-    their moments between steps. Raises :class:`InvalidParameter` for arguments that do not fit together.
+    for each network. Both optimisers (:class:`~fedsynth.deep.networks.Adam`) have the learning rate ``rate`` and the
+    weight ``decay``, and keep their moments between steps. Raises :class:`InvalidParameter` for arguments that do not
+    fit together.
     """
 
     critic: Critic
@@ -215,6 +253,7 @@ class Adversaries:
     generator_weights: NDArray[np.float32]
     fakes: int = 512
     rate: float = 2e-4
+    decay: float = 0.0
     critic_adam: Adam = field(init=False)
     generator_adam: Adam = field(init=False)
 
@@ -224,8 +263,8 @@ class Adversaries:
         check_shares(self.shares, self.layout)
         if not (0 < self.clip < math.inf and self.fakes >= 1 and 0 < self.rate < math.inf):
             raise InvalidParameter(f"clip {self.clip}, fakes {self.fakes} and rate {self.rate} must be positive")
-        self.critic_adam = Adam(len(self.critic_weights), self.rate, _BETAS)
-        self.generator_adam = Adam(len(self.generator_weights), self.rate, _BETAS)
+        self.critic_adam = Adam(len(self.critic_weights), self.rate, _BETAS, self.decay)
+        self.generator_adam = Adam(len(self.generator_weights), self.rate, _BETAS, self.decay)
 
     def step(self, real: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
         """Update the critic, then the generator; return the critic's new weights, to send to the sites.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedsynth.deep.diffusion import Diffusion
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, Encoder, Encoders, check_encoders, encode_rows
-from fedsynth.deep.gan import Critic, Generator
+from fedsynth.deep.gan import GAN, Adversaries, Critic, Generator
 from fedsynth.deep.networks import Adam, numbers_of_row, size_of
 from fedsynth.deep.vae import AutoEncoder
 from fedsynth.errors import InvalidParameter, Unsupported, between, lacking, whole
@@ -37,6 +37,9 @@ from fedsynth.privacy.device import device
 from fedsynth.privacy.release import MOST_STEPS, SMALLEST_RATE
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsynth.deep.dpsgd import RowLosses
     from fedsynth.deep.networks import Shapes
     from fedsynth.federation.federation import Federation, Share
     from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -58,6 +61,8 @@ _NUMBERS = 1 << 16  # numbers per row in all layers, at most: 576 rows with thei
 _WORK = 1 << 27  # weights times updates times the share of rows in each, at most in one query
 _LEAST_SHARE = 2.0**-4  # share of rows that an update counts for, at least: noise and Adam take time for few rows too
 _ORDERS = 3  # of random rows, with which a machine's rounding is tried
+_FAKES = 512  # that a site generates for each step of a GAN, unless a step has a batch of rows
+_UNCLIPPED = 2.0**60  # no gradient of a fake is longer
 _PADDED = 576  # rows by which drawn ones are padded, at most (privacy/dpsgd.py)
 _LARGEST_CLIP = 2.0**20
 _LEAST_CLIP = 1e-5  # 2^25 weights, more than a message holds, then need a grid of 2^-40, the finest
@@ -79,7 +84,7 @@ EXEMPT: Mapping[Promise, str] = {
 }
 """Promises of the contract suite from which methods that train networks are exempt."""
 
-Network = Diffusion | AutoEncoder | Critic
+Network = Diffusion | AutoEncoder | Critic | GAN
 """The networks that sites train."""
 
 Sizes = Annotated[
@@ -150,6 +155,8 @@ class NetworkTraining(Training, frozen=True):
         65,536 numbers per row. These public numbers also bound the memory for gradients, however many rows are drawn.
         """
         check_encoders(self.encoders, schema)
+        if isinstance(self.network, GAN):
+            self.network.check(self.layout)
         cells = self.cells(schema)
         if (held := numbers_of_row(self.shapes)) > _NUMBERS:
             raise _too_wide(held)
@@ -214,7 +221,8 @@ class NetworkTraining(Training, frozen=True):
         cells = self.cells(schema)
         of_row = _SECONDS_OF_ROW * (1 + len(self.encoders) / 10) + _SECONDS_OF_PRODUCT * cells
         tried = _PADDED * (1 + _ORDERS) * of_row if self.clipped else 0.0
-        return tried + self.steps * ((drawn + _PADDED) * of_row + _SECONDS_OF_WEIGHT * cells)
+        made = 3 * max(_FAKES, drawn) if isinstance(self.network, GAN) else 0.0  # fakes, in three passes
+        return tried + self.steps * ((drawn + _PADDED + made) * of_row + _SECONDS_OF_WEIGHT * cells)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return bounds: the clip norm plus what rounding adds or, without clipping, 2^31 - 1."""
@@ -356,6 +364,10 @@ class LocalTraining(NetworkTraining, frozen=True):
         (own,) = self.weights_of([draws.site])
         if not own:
             return np.zeros(len(weights), dtype=np.int64)
+        if isinstance(self.network, GAN):
+            with np.errstate(over="ignore", invalid="ignore"):  # of hostile weights
+                moved = self._both_trained(self.network, rows, weights, draws) - weights.astype(np.float64)
+            return own * dpsgd.on_grid(np.nan_to_num(moved, posinf=0.0, neginf=0.0), self.grid, _UPDATE)
         where = self.device
         parameters = [one.requires_grad_() for one in dpsgd.split(weights, self.shapes, where)]
         adam = torch.optim.Adam(parameters, lr=self.learning_rate, weight_decay=self.decay, fused=True)
@@ -371,11 +383,59 @@ class LocalTraining(NetworkTraining, frozen=True):
         moved = dpsgd.flattened(parameters).astype(np.float64) - weights
         return own * dpsgd.on_grid(np.nan_to_num(moved, posinf=0.0, neginf=0.0), self.grid, _UPDATE)
 
-    def _train(self, rows: Table, parameters: Sequence[Any], adam: Any, draws: SiteRandomness) -> None:
-        """Take the steps of a round on batches of rows in random order, reshuffled after each pass over the rows."""
+    def _both_trained(self, network: GAN, rows: Table, weights: Weights, draws: SiteRandomness) -> Floats:
+        """Return the weights of a GAN after a round: in each step the critic learns from rows and fakes, then the rest.
+
+        Only the critic's gradient on rows is a function of rows. With ``clip`` it is released with noise in every step
+        (all coordinates of the query have noise; those of the generator are not used), and all that follows is computed
+        from such sums and from draws that do not depend on rows.
+        """
         import torch
 
         from fedsynth.deep import dpsgd
+
+        critic, generator = network.split(self.layout, weights)
+        pair = Adversaries(
+            network.critic,
+            network.generator,
+            self.layout,
+            np.array(network.shares),
+            self.clip or _UNCLIPPED,
+            critic,
+            generator,
+            self.batch or _FAKES,
+            self.learning_rate,
+            self.decay,
+        )
+        fakes, where = _generator(draws.bits("fakes")), self.device
+        if self.batch:
+            shapes = network.critic.shapes(self.layout)
+            for losses, chosen in self._batches(rows, draws):
+                parameters = [one.requires_grad_() for one in dpsgd.split(pair.critic_weights, shapes, where)]
+                slopes = torch.autograd.grad(losses(dpsgd.Tape(parameters), chosen).mean(), parameters)
+                pair.step(dpsgd.flattened(slopes).astype(np.float64), fakes)
+        else:
+            expected = self.rate * dict(self.sizes)[draws.site]
+            for step in range(self.updates):
+                both = np.concatenate([pair.critic_weights, pair.generator_weights])
+                total = self._step_sum(rows, dpsgd.split(both, self.shapes, where), draws, step)
+                pair.step(np.ldexp(total[: len(critic)].astype(np.float64), -self.grid) / expected, fakes)
+        return np.concatenate([pair.critic_weights, pair.generator_weights]).astype(np.float64)
+
+    def _train(self, rows: Table, parameters: Sequence[Any], adam: Any, draws: SiteRandomness) -> None:
+        """Take the steps of a round on batches of rows (:meth:`_batches`)."""
+        import torch
+
+        from fedsynth.deep import dpsgd
+
+        for losses, chosen in self._batches(rows, draws):
+            adam.zero_grad()
+            torch.autograd.backward(losses(dpsgd.Tape(parameters), chosen).mean())
+            adam.step()
+
+    def _batches(self, rows: Table, draws: SiteRandomness) -> Iterator[tuple[RowLosses, Tensor]]:
+        """Yield each step's batch, as losses and positions: rows in random order, reshuffled after each pass."""
+        import torch
 
         if not len(rows):
             return
@@ -387,9 +447,7 @@ class LocalTraining(NetworkTraining, frozen=True):
             part = order[start : start + together]
             losses = self.network.losses(self.layout, encode_rows(rows, self.encoders, part), rng)
             for chosen in torch.arange(len(part)).split(self.batch):
-                adam.zero_grad()
-                torch.autograd.backward(losses(dpsgd.Tape(parameters), chosen).mean())
-                adam.step()
+                yield losses, chosen
 
 
 # ---------------------------------------------------------------------------------------------------------------------

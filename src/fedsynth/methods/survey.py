@@ -78,7 +78,7 @@ def noise_of(federation: Federation, share: Share, tables: int) -> float:
     return federation.std(Counts.of(1, [(0,)] * max(1, tables)), share)
 
 
-def survey(federation: Federation, share: float) -> Survey:
+def survey(federation: Federation, share: Share) -> Survey:
     """Find adaptive bins for every stored column by one noisy sum over sites, for ``share`` of the budget.
 
     A categorical column is counted in one table. A numeric one is counted in up to three: about 32 cells, those next to
