@@ -606,7 +606,7 @@ def test_methods_are_listed_with_options():
         "auto", "oneshot", "aim", "mst", "flaim", "augflaim", "augflaim-oracle", "randomflaim", "fednaivebayes",
         "privsyn", "fedprivsyn", "adafedprivsyn", "allmarginals", "randommarginals",
         "tda", "tdamixture", "tdapaper", "fedchowliu", "fedmigration", "fedmigrationpaper", "privbayes",
-        "fedtabdiff", "fedvae", "fedctgan", "fedavggan",
+        "fedtabdiff", "fedvae", "fedctgan", "fedavggan", "fedtgan",
     }  # fmt: skip
     assert listed["augflaim"]["options"]["rounds"] == 10
     assert listed["aim"]["trusts"] == ["trusted", "three-servers"]

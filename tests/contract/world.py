@@ -78,6 +78,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "fedvae-cohorts": {**NETWORK, "latent": 4, "site_rate": 0.8, "decay": 0.01},
     },
     "fedctgan": {"fedctgan": {**NETWORK, "noise": 8}},
+    "fedtgan": {"fedtgan": {"width": 16, "depth": 1, "tokens": 8, "noise": 8, "rounds": 2, "not_private": True}},
     "fedavggan": {"fedavggan": {**NETWORK, "noise": 8, "rounds": 2, "updates": 2, "batch": 32}},
 }
 # Adaptive by a survey alone, which a table of categories does without by default.

@@ -3,5 +3,6 @@
 from fedsynth.bench.published.flaim import AugFLAIMOracle
 from fedsynth.bench.published.migration import FedMigrationPaper
 from fedsynth.bench.published.tda import FedTDAMixture, FedTDAPaper
+from fedsynth.bench.published.tgan import FedTGAN
 
-__all__ = ["AugFLAIMOracle", "FedMigrationPaper", "FedTDAMixture", "FedTDAPaper"]
+__all__ = ["AugFLAIMOracle", "FedMigrationPaper", "FedTDAMixture", "FedTDAPaper", "FedTGAN"]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedsynth.deep.encoders import BatchLayout, Encoder
+from fedsynth.deep.encoders import Encoder
 from fedsynth.deep.gan import GAN, Critic, Generator
 from fedsynth.deep.one_hot import MOST_LAYERS
-from fedsynth.deep.training import EXEMPT, TrainingOptions, check_network, require_size, tokens_of
+from fedsynth.deep.training import EXEMPT, TrainingOptions, TrainingTask, check_network, require_size, tokens_of
 from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import survey
+from fedsynth.methods.survey import Survey, survey
 
 if TYPE_CHECKING:
-    from fedsynth.federation.federation import Federation
+    from fedsynth.federation.federation import Federation, Share
+    from fedsynth.federation.query import Weights
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.synthesizer import Synthesizer
 
 
@@ -73,17 +76,34 @@ class FedAvgGAN(TrainingOptions):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method, if :meth:`require` and :func:`~fedsynth.deep.training.require_size` allow it."""
-        from fedsynth.deep.gan import TabularGAN, shares_of
-        from fedsynth.models.synthesizer import Synthesizer
+        found, columns, task = self.prepared(federation, self.survey_share)
+        weights = self.train(federation, task.network, task.encoders, found.total)
+        return self.synthesizer(federation, "fedavggan", columns, task, weights)
+
+    def prepared(self, federation: Federation, survey_share: Share) -> tuple[Survey, list[AdaptiveBins], TrainingTask]:
+        """Return the survey, the columns as networks read them, and what is to be trained."""
+        from fedsynth.deep.gan import shares_of
 
         self.require(federation)
         require_size(federation.schema, self.network(), self.tokens, self.modes)
-        found = survey(federation, self.survey_share)
+        found = survey(federation, survey_share)
         columns = tokens_of(found, self.tokens, self.modes)
-        encoders, shares = [Encoder.of(cells) for cells in columns], shares_of(columns)
-        network, layout = self.network(tuple(shares.tolist())), BatchLayout.of(encoders)
+        network = self.network(tuple(shares_of(columns).tolist()))
+        return found, columns, TrainingTask(network, tuple(map(Encoder.of, columns)), found.total)
 
-        weights = self.train(federation, network, encoders, found.total)
-        _, generator = network.split(layout, weights)
-        model = TabularGAN(network.generator, layout, generator, shares, found.total)
-        return Synthesizer(federation.schema, tuple(columns), model, {"method": "fedavggan", "weights": len(weights)})
+    def synthesizer(
+        self,
+        federation: Federation,
+        name: str,
+        columns: Sequence[AdaptiveBins],
+        task: TrainingTask,
+        weights: Weights,
+    ) -> Synthesizer:
+        """Return the synthesizer of trained ``weights``, the critic's and the generator's; ``name`` is the method's."""
+        from fedsynth.deep.gan import TabularGAN, shares_of
+        from fedsynth.models.synthesizer import Synthesizer
+
+        assert isinstance(task.network, GAN)
+        _, generator = task.network.split(task.layout, weights)
+        model = TabularGAN(task.network.generator, task.layout, generator, shares_of(columns), task.total)
+        return Synthesizer(federation.schema, tuple(columns), model, {"method": name, "weights": len(weights)})

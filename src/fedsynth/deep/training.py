@@ -34,7 +34,7 @@ from fedsynth.methods.registry import COHORT_RATE, Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.privacy.device import device
-from fedsynth.privacy.release import MOST_STEPS, SMALLEST_RATE
+from fedsynth.privacy.release import MOST_STEPS, SMALLEST_RATE, Exact
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -575,7 +575,7 @@ class TrainingOptions:
         if self.local or (federation.budget.exact and (self.updates or self.epochs)):
             sizes = released_sizes(federation, self.size_share)
             left = share_left(self.survey_share, self.size_share)
-            return self._averaged(federation, task, weights, left, sizes)
+            return self.averaged(federation, task, weights, left, sizes)
         return self._descended(federation, task, weights, share_left(self.survey_share))
 
     def _descended(self, federation: Federation, task: TrainingTask, weights: Weights, share: float) -> Weights:
@@ -603,11 +603,14 @@ class TrainingOptions:
 
         return rounds(), max(joined.values())
 
-    def _averaged(
-        self, federation: Federation, task: TrainingTask, weights: Weights, share: float, sizes: Sizes
+    def averaged(
+        self, federation: Federation, task: TrainingTask, weights: Weights, share: Share, sizes: Sizes
     ) -> Weights:
-        """Run FedAvg: the average of the sites' own training, weighted by their numbers of rows in ``sizes``."""
-        private = not federation.budget.exact
+        """Run FedAvg: the average of the sites' own training, weighted by their numbers of rows in ``sizes``.
+
+        An exact ``share`` trains without privacy under any budget, as only replicas that are NOT PRIVATE do.
+        """
+        private = not (federation.budget.exact or isinstance(share, Exact))
         clip, batch = (float(self.clip), 0) if private else (0.0, self.batch)
         grid = grid_for(clip, len(weights))
         updates = max([updates_for(self.epochs, size, batch) for _, size in sizes], default=0) or self.updates or 1
@@ -632,7 +635,7 @@ class TrainingOptions:
                 sizes,
                 self.epochs,
             )
-            found = cohort.average(query, share / joined, weights)
+            found = cohort.average(query, share if isinstance(share, Exact) else share / joined, weights)
             heavy = sum(query.weights_of(found.sites))
             weights = bounded(weights + found.tables[0] / max(1, heavy))
         return weights
