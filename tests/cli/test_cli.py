@@ -329,7 +329,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "nowhere.csv", *BUDGET], 2, "nowhere.csv"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),
-    (["--data", "PEOPLE", *BUDGET, "--method", "gan"], 6, "choose one of"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "zzz"], 6, "choose one of"),
     (["--data", "PEOPLE", *BUDGET, "--trust", "four-servers"], 6, "no trust model named"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--trust", "local"], 6, "add --trust trusted"),
     (["--data", "PEOPLE", *BUDGET, "--partition", "zigzag"], 6, "label-skew:A"),
