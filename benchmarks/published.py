@@ -28,7 +28,8 @@ import tomli_w
 
 import fedsynth
 from benchmarks import DATA, ROOT
-from benchmarks.pages import RESULTS, result_pages
+from benchmarks.pages import result_pages
+from benchmarks.paper_pages import RESULTS
 from fedsynth.bench.grid import source_digest
 from fedsynth.bench.results import CellRecord, CostEstimate, append, by_key, cost, line_of, read_records, unmeasured
 from fedsynth.bench.spec import Case, Spec, cases, check_names, entry_named, read_spec

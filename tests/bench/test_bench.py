@@ -28,6 +28,7 @@ from fedsynth.bench.floors import FLOORS
 from fedsynth.bench.grid import _made_frame, _source_digest, measure, source_digest, training_and_test
 from fedsynth.bench.results import CellRecord, cost, line_of, read_records, recorded
 from fedsynth.bench.spec import Case, cases, check_names, read_spec
+from fedsynth.bench.verdicts import judge_claim
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
@@ -689,6 +690,10 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
     assert not (spec.paper and spec.section in sections()), "figures of papers have results, or are not run"
     assert spec.paper or kept is not (spec.section in sections()), "either its results, or its table as once printed"
     assert bool(spec.paper) is bool(spec.published)
+    assert all(judge_claim(spec, claim, []).of == 0 for claim in spec.claims)
+    settings = [setting for claim in spec.claims for setting in (claim.better, claim.worse)]
+    named = {name for setting in settings for name in np.ravel(setting.get("method", []))}
+    assert named <= {case.cell.method for case in cases(spec)}
     assert {name for entry in spec.published for name in entry.by} <= {case.cell.method for case in cases(spec)}
     values = {name for entry in spec.tables for name in entry.values} | {
         name for entry in spec.published for names in entry.values for name in names if isinstance(names, tuple)

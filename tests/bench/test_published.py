@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks import ROOT
-from benchmarks.pages import RESULTS
+from benchmarks.paper_pages import RESULTS
 from benchmarks.published import PAPERS, cheapest, compared, examined, names, reduced, unlike
 from tests.command import fedsynth
 from tests.public_data import ABSENT, FOLDER
