@@ -124,16 +124,16 @@ def _published_table(table: str, result: PaperResults) -> list[str]:
     """Return the blocks of one published table: a row for each method and setting, both figures with the verdict."""
     judged = [figure for figure in result.judged if figure.entry.table == table]
     columns = list(dict.fromkeys(figure.names[0] for figure in judged))
-    settings = [{**figure.entry.where, **figure.settings} for figure in judged]
-    axes = [axis for axis in (*AXES, "metric") if len({str(setting.get(axis, "")) for setting in settings}) > 1]
+    axes = [axis for axis in (*AXES, "metric") if any(axis in figure.settings for figure in judged)]
     rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for figure, setting in zip(judged, settings, strict=True):
+    for figure in judged:
         role = result.spec.methods.get(figure.method, MethodEntry()).role
         ours = f"{figure.method} ({role})" if role else figure.method
-        key = (figure.entry.system, *(str(setting.get(axis, "")) for axis in axes), ours)
+        key = (figure.entry.system, *(figure.settings.get(axis, "") for axis in axes), ours)
         rows.setdefault(key, {})[figure.names[0]] = _cell(result.spec, figure)
     seeds = sorted({figure.seeds for figure in judged if figure.seeds})
-    about = f"Published / ours ± standard deviation over {seeds[0]} to {seeds[-1]} seeds." if seeds else "Published."
+    many = " to ".join(map(str, dict.fromkeys((*seeds[:1], *seeds[-1:]))))
+    about = f"Published / ours ± standard deviation; number of seeds: {many}." if seeds else "Published."
     reasons = dict.fromkeys(
         f"{VERDICTS[figure.entry.standing]} {figure.entry.standing}: {figure.entry.reason}."
         for figure in judged
@@ -145,9 +145,10 @@ def _published_table(table: str, result: PaperResults) -> list[str]:
 
 
 def _cell(spec: Spec, figure: JudgedFigure) -> str:
+    mark = VERDICTS[figure.verdict]
     if not figure.method:
-        return f"{figure.number:g} {VERDICTS[figure.verdict]}"
+        return f"{figure.number:g}\N{NO-BREAK SPACE}{mark}"
     digits = spec.metrics[figure.names[0].partition(": ")[0]].digits
     mean = "∞" if math.isinf(figure.mean) else f"{figure.mean:.{digits}f}"
-    deviation = f" ± {figure.deviation:.{digits}f}" if figure.seeds > 1 and math.isfinite(figure.deviation) else ""
-    return f"{figure.number:g} / {mean}{deviation} {VERDICTS[figure.verdict]}"
+    deviation = f"±{figure.deviation:.{digits}f}" if figure.seeds > 1 and math.isfinite(figure.deviation) else ""
+    return f"{figure.number:g} / {mean}{deviation}\N{NO-BREAK SPACE}{mark}"
