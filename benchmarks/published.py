@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,7 +30,7 @@ import tomli_w
 import fedsynth
 from benchmarks import DATA, ROOT
 from benchmarks.pages import result_pages
-from benchmarks.paper_pages import RESULTS
+from benchmarks.paper_pages import RESULTS, SPECIFICATIONS
 from fedsynth.bench.grid import source_digest
 from fedsynth.bench.results import CellRecord, CostEstimate, append, by_key, cost, line_of, read_records, unmeasured
 from fedsynth.bench.spec import Case, Spec, cases, check_names, entry_named, read_spec
@@ -37,8 +38,7 @@ from fedsynth.errors import FedsynthError, number_of
 from fedsynth.files import load_toml, read_text, write_whole
 from fedsynth.locks import exclusive
 
-PAPERS = ROOT / "benchmarks" / "papers"
-COMMITS = PAPERS / "commits.json"
+COMMITS = SPECIFICATIONS / "commits.json"
 WORK = ROOT / "bench-results"
 QUICK_SECONDS = 3 * 3600
 _CELLS = (
@@ -81,7 +81,7 @@ class Table(NamedTuple):
 
 def names() -> list[str]:
     """Return the names of all papers' tables."""
-    return sorted(file.stem for file in PAPERS.glob("*.toml"))
+    return sorted(file.stem for file in SPECIFICATIONS.glob("*.toml"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def examined(name: str, folder: Path, file: Path, seeds: int | None = None) -> T
 
     A cell whose data are missing counts as finished if it is kept: nothing can be said against it.
     """
-    spec = read_spec(read_text(PAPERS / f"{name}.toml"))
+    spec = read_spec(read_text(SPECIFICATIONS / f"{name}.toml"))
     check_names(spec)
     kept = read_records(file)
     records, left, absent = by_key(kept), [], set()
@@ -200,12 +200,9 @@ def reduced(content: Mapping[str, Any], pairs: Collection[tuple[str, str]]) -> s
     grid = []
     for entry in made["grid"]:
         filled = made.get("defaults", {}) | entry
-        grid += [
-            entry | {"data": dataset, "methods": method}
-            for dataset in _listed(filled.get("data", list(made["datasets"])))
-            for method in _listed(filled["methods"])
-            if (dataset, method) in pairs
-        ]
+        for dataset in _listed(filled.get("data", list(made["datasets"]))):
+            if methods := [method for method in _listed(filled["methods"]) if (dataset, method) in pairs]:
+                grid.append(entry | {"data": dataset, "methods": methods})
     return tomli_w.dumps(made | {"grid": grid, "tables": []})
 
 
@@ -228,8 +225,9 @@ def make(table: Table, commit: str, folder: Path, jobs: int) -> bool:
     :class:`~fedsynth.errors.FedsynthError` if the code cannot read the specification, or is not that of the commit.
     """
     code, out = laid_out(commit), _workplace(table.file)
+    content, pairs = load_toml(SPECIFICATIONS / f"{table.name}.toml"), set(map(_pair, table.left))
     with _alone(out):
-        write_whole(out / "cells.toml", reduced(load_toml(PAPERS / f"{table.name}.toml"), set(map(_pair, table.left))))
+        write_whole(out / "cells.toml", reduced(content, pairs))
         write_whole(out / "results.jsonl", b"".join(map(line_of, table.kept)))
     command = [sys.executable, "-c", _COMMAND, "bench", out / "cells.toml", "--out", out, "--data-dir", folder]
     command += ["--jobs", jobs, *(() if table.seeds is None else ("--seeds", table.seeds))]
@@ -245,20 +243,19 @@ def make(table: Table, commit: str, folder: Path, jobs: int) -> bool:
         while not ended:
             ended = _has_ended(process)
             known |= _adopted(out, table.file, commit, known)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)  # upon which it ends its own processes, too
+        process.wait()
+        raise
     if process.returncode not in (0, 8):
         raise FedsynthError(f"{table.name}: the code of {commit[:12]} could not run its cells (see above)")
     (out / "results.jsonl").unlink()
-    if process.returncode == 0 and (left := examined(table.name, folder, table.file, table.seeds).left):
-        pairs = set(map(_pair, table.left))
-        if any(_pair(case) in pairs for case in left):
-            raise FedsynthError(
-                f"{table.name}: the code of {commit[:12]} reads the specification in another way than HEAD's; fix the "
-                "table's commit anew (--fix)"
-            )
+    left = examined(table.name, folder, table.file, table.seeds).left if process.returncode == 0 else []
+    if any(_pair(case) in pairs for case in left):
+        raise FedsynthError(
+            f"{table.name}: the code of {commit[:12]} reads the specification in another way than HEAD's; let HEAD's "
+            "code make the table: --fix"
+        )
     return process.returncode == 0
 
 
@@ -408,7 +405,7 @@ def run(tables: Sequence[str], *, quick: bool, only_cost: bool, jobs: int, folde
         return whole
     for table in found:
         if table.left and table.name in fixed:
-            if _git("status", "--porcelain", "--", str(PAPERS / f"{table.name}.toml")):
+            if _git("status", "--porcelain", "--", str(SPECIFICATIONS / f"{table.name}.toml")):
                 raise FedsynthError(f"benchmarks/papers/{table.name}.toml has changes; commit them first")
             print(f"{table.name}, by the code of {fixed[table.name][:12]}", flush=True)
             whole &= make(table, fixed[table.name], folder, jobs)

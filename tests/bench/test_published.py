@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks import ROOT
-from benchmarks.paper_pages import RESULTS
-from benchmarks.published import PAPERS, cheapest, compared, examined, names, reduced, unlike
+from benchmarks.paper_pages import PAPERS, RESULTS, SPECIFICATIONS
+from benchmarks.published import cheapest, compared, examined, names, reduced, unlike
 from tests.command import fedsynth
 from tests.public_data import ABSENT, FOLDER
 
@@ -62,6 +62,17 @@ digits = 4
 
 [metrics.seconds]
 metric = "cpu-seconds"
+
+[[published]]
+table = "Table 1"
+system = "OneShot"
+by = ["oneshot"]
+axes = ["dataset", "epsilon"]
+values = ["error"]
+
+[published.figures.visits]
+1 = [0.5]
+2 = [0.4]
 
 [[tables]]
 """
@@ -112,7 +123,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("src", "benchmarks"):
         shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copy(ROOT / ".gitignore", place)
-    (place / "benchmarks" / "papers" / "tiny.toml").write_text(SPEC)
+    papers = place / "benchmarks" / "papers"
+    for file in (*papers.glob("*.toml"), *(place / "benchmarks" / "results").glob("*.jsonl")):
+        file.unlink()
+    for paper in PAPERS:  # their pages are quickly drawn
+        (papers / f"{paper}.toml").write_text(f'paper = "{paper}"\n{SPEC}')
+    (papers / "tiny.toml").write_text(f'paper = "thesis"\n{SPEC}')
     git(place, "init", "--quiet", "--initial-branch=main")
     git(place, "add", "--all")
     git(place, "commit", "--quiet", "--message", "All of it")
@@ -196,7 +212,7 @@ def test_a_table_is_made_by_its_commit_and_goes_on_wherever_it_was_stopped(repos
 
 
 def test_earlier_code_is_handed_only_what_makes_cells() -> None:
-    for file in sorted(PAPERS.glob("*.toml")):
+    for file in sorted(SPECIFICATIONS.glob("*.toml")):
         spec, content = read_spec(file.read_text()), load_toml(file)
         every = cases(spec)
         pairs = {(case.cell.dataset, case.cell.method) for case in every}
@@ -237,7 +253,7 @@ def test_a_rerun_is_equal_to_the_digit_by_the_same_code_and_else_within_four_dev
 
 def test_quick_takes_the_cheapest_cells_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.toml").write_text(SPEC)
-    monkeypatch.setattr("benchmarks.published.PAPERS", tmp_path)
+    monkeypatch.setattr("benchmarks.published.SPECIFICATIONS", tmp_path)
     monkeypatch.setattr("benchmarks.published.RESULTS", tmp_path)
     every = cases(read_spec(SPEC))
     prices = {"all": 1.0, "oneshot": 10.0}
@@ -271,7 +287,7 @@ def cheapest_kept(spec: Spec, kept: list[CellRecord]) -> Case:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_a_cheap_cell_of_each_table_is_made_again(name: str, tmp_path: Path) -> None:
-    spec, kept = read_spec((PAPERS / f"{name}.toml").read_text()), read_records(RESULTS / f"{name}.jsonl")
+    spec, kept = read_spec((SPECIFICATIONS / f"{name}.toml").read_text()), read_records(RESULTS / f"{name}.jsonl")
     if not kept:
         pytest.skip(f"no results are kept of {name}")
     case = cheapest_kept(spec, kept)
@@ -281,7 +297,7 @@ def test_a_cheap_cell_of_each_table_is_made_again(name: str, tmp_path: Path) -> 
         pytest.skip(f"{ABSENT}{case.dataset.file}")
     cell = ",".join(f"{axis}={getattr(case.cell, axis)}" for axis in AXES)
     (tmp_path / "cell.toml").write_text(
-        reduced(load_toml(PAPERS / f"{name}.toml"), {(case.cell.dataset, case.cell.method)})
+        reduced(load_toml(SPECIFICATIONS / f"{name}.toml"), {(case.cell.dataset, case.cell.method)})
     )
     ran = fedsynth(
         "bench", tmp_path / "cell.toml", "--only", cell, "--data-dir", FOLDER, "--out", tmp_path, cwd=ROOT, timeout=1800
