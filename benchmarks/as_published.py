@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.clusters import kept
 from fedsynth.errors import Unsupported
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.query import Counts
@@ -36,6 +37,12 @@ Pair = tuple[int, int]
 def classic_rho(epsilon: float, delta: float) -> float:
     """Return rho by the classic conversion of (epsilon, delta) to zCDP (arXiv 1605.02065, proposition 1.3)."""
     return (math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))) ** 2
+
+
+def kept_clusters(table: Table, sites: int, rng: np.random.Generator) -> list[Table]:
+    """Return each site's rows by the clusters of FLAIM's partition that are kept of these rows; ``rng`` is not used."""
+    clusters = kept(table, sites)
+    return [table.take(clusters == site) for site in range(sites)]
 
 
 def equal_parts(table: Table, sites: int, rng: np.random.Generator) -> list[Table]:
