@@ -51,7 +51,7 @@ def test_a_method_says_what_to_install_before_anything_is_spent(one, monkeypatch
     monkeypatch.setitem(sys.modules, "torch", None)
     federation = world()
     with pytest.raises(Unsupported, match=r"fedsynth\[deep\]"):
-        one.kind().fit(federation)
+        one.kind(**({} if one.private else {"not_private": True})).fit(federation)
     assert not federation.ledger.entries
 
 

@@ -706,7 +706,7 @@ def test_a_real_run_is_what_was_forecast_and_keeps_to_its_approved_plan(data, na
     hold(*compare(data, name, trust), slack=1.25 if name in TRAINING else 1.05)
 
 
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("name", [name for name in TRAINING if name != "fedavggan"])  # rounds of updates, no steps
 def test_a_site_takes_no_more_steps_of_training_than_it_approved(name):
     """Nor more for the same budget: thirteen steps cost less each than twelve, and one is left without a slot."""
     with pytest.raises(Refused, match="step 13"):
