@@ -33,7 +33,7 @@ from benchmarks.pages import result_pages
 from benchmarks.paper_pages import RESULTS, SPECIFICATIONS
 from fedsynth.bench.grid import source_digest
 from fedsynth.bench.results import CellRecord, CostEstimate, append, by_key, cost, line_of, read_records, unmeasured
-from fedsynth.bench.spec import Case, Spec, cases, check_names, entry_named, read_spec
+from fedsynth.bench.spec import Case, Cell, Spec, cases, check_names, entry_named, read_spec
 from fedsynth.errors import FedsynthError, number_of
 from fedsynth.files import load_toml, read_text, write_whole
 from fedsynth.locks import exclusive
@@ -323,8 +323,7 @@ def unlike(case: Case, again: CellRecord, spec: Spec, kept: Iterable[CellRecord]
     the mean of the kept figures of the same settings, taken over seeds; two seeds at least are needed. CPU seconds and
     memory are not compared.
     """
-    settings = msgspec.structs.replace(case.cell, seed=0)
-    keys = {other.key for other in cases(spec) if msgspec.structs.replace(other.cell, seed=0) == settings}
+    keys = {other.key for other in cases(spec) if _settings(other.cell) == _settings(case.cell)}
     found: dict[str, str] = {}
     for name, metric in case.metrics.items():
         if metric.metric in _OF_MACHINES or name not in again.metrics:
@@ -351,13 +350,22 @@ def unlike(case: Case, again: CellRecord, spec: Spec, kept: Iterable[CellRecord]
 def compared(table: Table) -> str:
     """Return in words how cells that were run again compare with those in ``benchmarks/results``."""
     kept = read_records(RESULTS / f"{table.name}.jsonl")
-    again, lines, number = by_key(read_records(table.file)), [], 0
-    for case in cases(table.spec, table.seeds):
-        for record in again.get(case.key, [])[-1:]:
-            number += 1
-            lines += [f"  {case.cell}: {name}: {why}" for name, why in unlike(case, record, table.spec, kept).items()]
-    agreed = "all figures agree" if not lines else f"{number_of(len(lines), 'figure')} differ:"
-    return "\n".join([f"{table.name}: of {number_of(number, 'cell')} run again, {agreed}", *lines])
+    known, again = {_settings(record.cell) for record in kept}, by_key(read_records(table.file))
+    ran = [(case, again[case.key][-1]) for case in cases(table.spec, table.seeds) if case.key in again]
+    beside = [(case, record) for case, record in ran if _settings(case.cell) in known]
+    lines = [
+        f"  {case.cell}: {name}: {why}"
+        for case, record in beside
+        for name, why in unlike(case, record, table.spec, kept).items()
+    ]
+    agreed = f"{number_of(len(lines), 'figure')} differ:" if lines else "all figures agree"
+    return "\n".join(
+        [f"{table.name}: {number_of(len(ran), 'cell')} run again, {len(beside)} beside kept ones; {agreed}", *lines]
+    )
+
+
+def _settings(cell: Cell) -> Cell:
+    return msgspec.structs.replace(cell, seed=0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -426,6 +426,20 @@ def test_failed_cells_and_dead_processes_are_told_and_stop_no_other(
     assert Counter(line["metric"] for line in lines(out))["error"] == 2, "they were run again, and are not told twice"
 
 
+def test_processes_of_a_run_that_is_killed_end_with_it() -> None:
+    code = (
+        "import os, signal, time\nfrom fedsynth.bench.grid import _pool\n"
+        "with _pool(1) as pool:\n"
+        "    print(pool.submit(os.getpid).result(), flush=True)\n"
+        "    pool.submit(time.sleep, 1000)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # Its process has the same output, which ends with the last process that could write there.
+    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=240)
+    assert ran.returncode == -signal.SIGKILL
+    assert int(ran.stdout)
+
+
 def test_cells_are_listed_and_chosen(
     finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def test_kept_clusters_are_those_of_the_same_rows_alone(tmp_path: Path, monkeypa
     assert (parts[41].codes[2] == 1).all()
 
 
+@pytest.mark.slow
 def test_the_command_keeps_the_clusters_of_the_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("umap")
     monkeypatch.setattr(clusters, "FOLDER", tmp_path)

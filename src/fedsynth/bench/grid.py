@@ -12,9 +12,11 @@ import dataclasses
 import hashlib
 import math
 import multiprocessing
+import os
 import re
 import signal
 import sys
+import threading
 import time
 import zlib
 from collections import deque
@@ -420,12 +422,10 @@ def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 1) -> Iterator[tup
 
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a process pool that ends all its processes when stopped; Ctrl-C is handled by this process alone."""
+    """Yield a process pool whose processes end with this one, however that ends; it alone handles Ctrl-C."""
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start)
     try:
         yield pool
     except BaseException:
@@ -434,6 +434,17 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _outcome(case: Case, folder: Path) -> Outcome:
