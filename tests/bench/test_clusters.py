@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import clusters
+from benchmarks import ROOT, clusters
 from benchmarks.as_published import kept_clusters
+from tests.public_data import FOLDER, public_data
 
 from fedsynth.bench.grid import training_and_test
 from fedsynth.bench.spec import read_spec
@@ -61,3 +62,13 @@ def test_the_command_keeps_the_clusters_of_the_partition(tmp_path: Path, monkeyp
 
 def test_kept_clusters_are_small() -> None:
     assert sum(file.stat().st_size for file in clusters.FOLDER.glob("*")) < 400_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["flaim_table2", "distaim_table"])
+def test_clusters_are_kept_of_the_rows_of_every_data_set(name: str) -> None:
+    spec = read_spec((ROOT / "benchmarks" / "papers" / f"{name}.toml").read_text())
+    for dataset, described in spec.datasets.items():
+        public_data(described.file)
+        table, _ = training_and_test(spec, dataset, FOLDER)
+        assert len(np.unique(clusters.kept(table, 100))) == 100
