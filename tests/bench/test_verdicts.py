@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fedsynth.bench.page import RunFigure
-from fedsynth.bench.spec import Spec, cases, read_spec
+from fedsynth.bench.spec import Spec, cases, check_names, read_spec
 from fedsynth.bench.verdicts import counted, judge, judge_claim
 from fedsynth.errors import FedsynthError
 
@@ -159,3 +159,10 @@ def test_published_figures_that_nothing_could_stand_beside_are_refused(changes: 
     content["published"][0] |= changes
     with pytest.raises(FedsynthError, match=said):
         read_spec(msgspec.toml.encode(content).decode())
+
+
+def test_a_sentence_about_a_figure_that_is_neither_good_nor_bad_is_refused() -> None:
+    text = SPEC.replace('text = "theirs is better"\nvalue = "error"', 'text = "theirs is better"\nvalue = "size"')
+    with pytest.raises(FedsynthError, match=r"\[\[claims\]\] 1: no figure of 'size'"):
+        check_names(read_spec(text))
+    check_names(read_spec(SPEC))

@@ -147,7 +147,7 @@ def bench(
         --jobs 2 --page docs/benchmarks.md
 
       fedsynth bench benchmarks/papers/flaim_table2.toml \
-        --only dataset=magic,method=oneshot --seeds 2 --out trial
+        --only dataset=magic,method=flaim --seeds 2 --out trial
 
       fedsynth bench benchmarks/papers/flaim_table2.toml --list
 

@@ -420,6 +420,12 @@ def check_names(spec: Spec) -> None:
             with _within(f"[datasets.{name}.metrics.{about}]"):
                 entry_named("metric", about, dict.fromkeys(names))
                 _check_metric(spec.metrics.get(about, MetricEntry()).metric or about, options)
+    for number, claim in enumerate(spec.claims, 1):
+        with _within(f"[[claims]] {number}"):
+            if not entry_named("metric", claim.value.partition(": ")[0], spec.metrics).better:
+                raise FedsynthError(
+                    f'no figure of {claim.value!r} is better than another; its metric needs better = "lower" or "higher"'
+                )
     for number, entry in enumerate(spec.grid, 1):
         with _within(f"[[grid]] {number}"):
             filled = _filled(spec, entry)

@@ -73,10 +73,9 @@ class Adam:
     """The Adam optimiser (Kingma & Ba, arXiv 1412.6980) at the server, with equal results on every machine.
 
     ``betas`` are the decay rates of both moments, which start at zero and are kept between steps; ``decay`` times the
-    weights is added to the gradient. Results are equal
-    because it computes in float64, one operation at a time. A run that resumes on another machine thus sends exactly
-    the same weights to sites, unless the server computes gradients itself: the gradients of a GAN's fakes differ in the
-    last bits between machines.
+    weights is added to the gradient. Results are equal because it computes in float64, one operation at a time. A run
+    that resumes on another machine thus sends exactly the same weights to sites, unless the server computes gradients
+    itself: the gradients of a GAN's fakes differ in the last bits between machines.
     """
 
     def __init__(

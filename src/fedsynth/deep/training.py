@@ -518,7 +518,7 @@ class TrainingOptions:
         gradient.
     site_rate
         Probability with which a site takes part in a round of FedAvg, or in a step of gradient sums. The server draws
-        the sites of all rounds before the first one, whatever their rows. No amplification by this is claimed: a site
+        the sites of all rounds before the first one, whatever their rows. No amplification is claimed for it: a site
         pays in full for each round that it takes part in, and the budget is divided by the number of rounds of the site
         that takes part in most.
     """
