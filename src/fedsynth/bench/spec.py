@@ -423,9 +423,7 @@ def check_names(spec: Spec) -> None:
     for number, claim in enumerate(spec.claims, 1):
         with _within(f"[[claims]] {number}"):
             if not entry_named("metric", claim.value.partition(": ")[0], spec.metrics).better:
-                raise FedsynthError(
-                    f'no figure of {claim.value!r} is better than another; its metric needs better = "lower" or "higher"'
-                )
+                raise FedsynthError(f"no figure of {claim.value!r} is better than another; set `better` for its metric")
     for number, entry in enumerate(spec.grid, 1):
         with _within(f"[[grid]] {number}"):
             filled = _filled(spec, entry)
