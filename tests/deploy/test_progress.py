@@ -653,6 +653,20 @@ def test_a_program_follows_the_run_that_flower_makes(tmp_path: Path, monkeypatch
         deploy_run._follow(reader, "other", lambda: control.require_begun("other"), ignore_progress)
 
 
+@pytest.mark.parametrize("status", ["finished:failed", "running"])
+def test_a_run_that_flower_has_ended_meanwhile_counts_as_stopped(tmp_path, monkeypatch, status):
+    """A process that stands still is given up by Flower before its own end stands in the events."""
+
+    def command(_: FlowerControl, verb: str, *words: str) -> dict[str, Any]:
+        if verb == "stop":
+            raise FedsynthError("[code: 18] Run is already finished")
+        return {"runs": [{"status": status}]}
+
+    monkeypatch.setattr(FlowerControl, "_json", command)
+    with nullcontext() if status != "running" else pytest.raises(FedsynthError, match="already finished"):
+        FlowerControl(tmp_path).stop("1")
+
+
 def test_the_message_of_a_runs_end_commands_no_terminal(capsys):
     from fedsynth.deploy.commands.operate import _report
 

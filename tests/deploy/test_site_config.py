@@ -698,6 +698,7 @@ def test_a_sites_own_certificate_that_has_ended_is_not_blamed_on_the_server(tmp_
     own = days < 0 and seen != "outage"
     assert said.startswith(f"this site's own certificate, {config.certificate}, ended on ") == own
     assert ("`fedsynth site join` with the invitation" in said) == own
+    assert ("the clock of this host" in said) == (own or seen == "expired")
 
 
 def test_what_a_server_answers_that_is_no_message_ends_no_site(tmp_path, caplog):

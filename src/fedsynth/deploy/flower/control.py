@@ -100,8 +100,12 @@ class FlowerControl:
         return dict(run)
 
     def stop(self, run_id: str) -> None:
-        """Stop the run with Flower's id ``run_id``; its process ends within a minute."""
-        self._json("stop", run_id, self.connection)
+        """Stop the run with Flower's id ``run_id``; its process ends within a minute. One that has ended stays so."""
+        try:
+            self._json("stop", run_id, self.connection)
+        except FedsynthError:
+            if not self.status(run_id)[0].startswith("finished"):
+                raise
 
     def register(self, name: str, key: Path) -> None:
         """Register the node of the site ``name``, by the file of its public key."""

@@ -354,12 +354,12 @@ def _own_fault(config: SiteConfig) -> str:
         end = x509.load_pem_x509_certificate(config.certificate.read_bytes()).not_valid_after_utc
     except (OSError, ValueError):  # there is none, or `site check` says what is wrong with it
         return ""
-    if end > datetime.now(UTC):
+    if end > (now := datetime.now(UTC)):
         return ""
     return (
-        f"this site's own certificate, {config.certificate}, ended on {end:%Y-%m-%d}, and the server does not accept "
-        "it: renew it (`fedsynth site join` with the invitation, then with the new admission) and restart `fedsynth "
-        "site serve`"
+        f"this site's own certificate, {config.certificate}, ended on {end:%Y-%m-%d}, and the clock of this host says "
+        f"{now:%Y-%m-%d}: set the clock if it is wrong; else renew the certificate (`fedsynth site join` with the "
+        "invitation, then with the new admission) and restart `fedsynth site serve`"
     )
 
 
