@@ -86,6 +86,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     },
     "Use it": {
         "sample": ("cli.commands:sample", "Draw more rows from a fitted model, at no privacy cost."),
+        "augment": (
+            "evaluation.augmentation.commands:augment",
+            "Find out whether synthetic rows make a site's own classifier better.",
+        ),
     },
     "Decide on a method and a budget": {
         "methods": ("cli.commands:methods", "List the methods that make the table, and their options."),

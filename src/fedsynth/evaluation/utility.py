@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported, lacking, number_of
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one, f1
-from fedsynth.evaluation.features import integer_codes, is_numeric
+from fedsynth.evaluation.features import Features, integer_codes, is_numeric
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import Estimate, Score, Verdict
 from fedsynth.evaluation.suites import SUITES, Suite, find_suite, quiet
@@ -22,6 +22,8 @@ from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 
 _MAX_ROWS = 50_000
+Predict = Callable[[Features], tuple[Any, Features]]
+"""A trained learner: from features to the classes and their probabilities, or to ``None`` and predicted values."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +153,27 @@ def scores_by_learner(
     Features are fitted on ``real``, so that encodings do not depend on ``train``. The result looks like ``{"accuracy":
     {"random forest": 0.8}}``. Raises the errors of :func:`utility`.
     """
+    return scores_by_test(real, train, {"": test}, target, suite, seed)[""]
+
+
+def scores_by_test(
+    real: Table, train: Table, tests: Mapping[str, Table], target: str, suite: str | Suite, seed: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the scores of :func:`scores_by_learner` on each of ``tests``, of the same trained learners."""
     column = real.schema.index(target)
-    real, train, test = (_known(table, column) for table in (real, train, test))
-    _refuse_unknown(target, real, train, test)
-    job = _task(find_suite(suite), column, real, test)
-    found = {learner: job.scores(learner, train, seed) for learner in job.learners}
-    return {score: {learner: scores[score] for learner, scores in found.items()} for score in job.floor}
+    real, train = (_known(table, column) for table in (real, train))
+    known = {name: _known(test, column) for name, test in tests.items()}
+    _refuse_unknown(target, real, train, *known.values())
+    jobs = {name: _task(find_suite(suite), column, real, test) for name, test in known.items()}
+    first = next(iter(jobs.values()))
+    fitted = {learner: first.fit(learner, train, seed) for learner in first.learners}
+    found = {
+        name: {learner: job.scores_of(predict) for learner, predict in fitted.items()} for name, job in jobs.items()
+    }
+    return {
+        name: {score: {learner: scores[score] for learner, scores in found[name].items()} for score in job.floor}
+        for name, job in jobs.items()
+    }
 
 
 def _task(suite: Suite, column: int, real: Table, test: Table) -> _Classification | _Regression:
@@ -249,14 +266,25 @@ class _Classification:
 
     def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
         """Return each score of a classifier trained on ``train``; with constant features it guesses by frequency."""
+        return self.scores_of(self.fit(learner, train, seed))
+
+    def scores_of(self, predict: Predict) -> dict[str, float]:
+        """Return each score of what :meth:`fit` has returned, also for other test rows."""
+        return self._judge(*predict(self._features))
+
+    def fit(self, learner: str, train: Table, seed: int) -> Predict:
+        """Return the function of a trained classifier from features to the classes and their probabilities."""
         _refuse_few(self._suite, train)
         # Some learners require the classes 0, 1, 2, ...
         classes, numbered, counts = np.unique(train.codes[self._column], return_inverse=True, return_counts=True)
         _refuse_many(classes)
         features = self._encode(train)
-        guess = np.tile(counts / len(train), (len(self._labels), 1))
+
+        def guess(features: Features) -> tuple[NDArray[Any], Features]:
+            return classes, np.tile(counts / len(train), (len(features), 1))
+
         if len(classes) < 2 or not np.ptp(features, axis=0).any():
-            return self._judge(classes, guess)
+            return guess
         model = self.learners[learner](seed)
         with quiet():
             try:
@@ -264,8 +292,13 @@ class _Classification:
             except ValueError as error:
                 if "worse than random" not in str(error):
                     raise
-                return self._judge(classes, guess)  # AdaBoost refuses features without information on the target
-            return self._judge(classes, np.asarray(model.predict_proba(self._features)))
+                return guess  # AdaBoost refuses features without information on the target
+
+        def predict(features: Features) -> tuple[NDArray[Any], Features]:
+            with quiet():
+                return classes, np.asarray(model.predict_proba(features))
+
+        return predict
 
     def lacks(self, train: Table) -> str:
         """Return a sentence on the classes that ``train`` lacks; "" if it has all."""
@@ -308,15 +341,23 @@ class _Regression:
 
     def scores(self, learner: str, train: Table, seed: int) -> dict[str, float]:
         """Return each score of a regressor trained on ``train``; the target is standardised for training."""
+        return self.scores_of(self.fit(learner, train, seed))
+
+    def scores_of(self, predict: Predict) -> dict[str, float]:
+        """Return each score of what :meth:`fit` has returned, also for other test rows."""
+        return self._judge(predict(self._features)[1])
+
+    def fit(self, learner: str, train: Table, seed: int) -> Predict:
+        """Return the function of a trained regressor from features to predicted values."""
         _refuse_few(self._suite, train)
         values = train.numbers[self._column]
         mean, deviation = float(values.mean()), float(values.std())
         if not np.ptp(values):
-            return self._judge(np.full(len(self._values), mean))
+            return lambda features: (None, np.full(len(features), mean))
         model = self.learners[learner](seed)
         with quiet():
             model.fit(self._encode(train), (values - mean) / deviation)
-        return self._judge(np.asarray(model.predict(self._features), dtype=np.float64) * deviation + mean)
+        return lambda features: (None, np.asarray(model.predict(features), dtype=np.float64) * deviation + mean)
 
     def lacks(self, train: Table) -> str:
         """Return a sentence if the target is constant in ``train``, else ""."""
