@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from fedsynth.evaluation.attacks import attribute_disclosure
 from fedsynth.evaluation.distances import drawn, nearest
-from fedsynth.evaluation.features import ordinal
+from fedsynth.evaluation.features import labels, ordinal
 from fedsynth.evaluation.metrics import FinishedRun
+from fedsynth.evaluation.similarity import sdmetrics_fidelity
+from fedsynth.evaluation.utility import scores_by_test
+from fedsynth.rows import concatenate, workload_error
+from fedsynth.schema.columns import Categorical
 
 CLUSTERS = range(2, 21)
 ATTACKERS = {
@@ -127,3 +131,61 @@ def traffic(run: FinishedRun) -> dict[str, float]:
         "sent by a site": float(sent / sites),
         "received by a site": float(received / sites),
     }
+
+
+def kernel_likelihood(run: FinishedRun, rows: int = 10_000) -> float:
+    """Return the negative mean log-density (nats) of test rows under a Gaussian kernel estimate, as FLAIM has for GANs.
+
+    The estimate is SciPy's (Scott's rule), of the codes of at most ``rows`` synthetic rows; columns of one value are
+    left out of both. It is no likelihood of codes, which are discrete, so it compares with nothing but itself.
+    """
+    from scipy.stats import gaussian_kde
+
+    codes = np.stack(run.synthetic.codes, axis=1).astype(np.float64)
+    varies = np.ptp(codes, axis=0) > 0
+    drawn_rows = np.random.default_rng(run.seed).permutation(len(codes))[:rows]
+    estimate = gaussian_kde(codes[drawn_rows][:, varies].T)
+    return float(-estimate.logpdf(np.stack(run.test.codes, axis=1).astype(np.float64)[:, varies].T).mean())
+
+
+def fidelity_by_class(run: FinishedRun) -> dict[str, float]:
+    """Return the fidelity of the synthetic rows to the training rows of each class, as FedTabDiff's Figure 2 has it.
+
+    Each of the paper's sites has the rows of one class. Keys are the names of the target's values.
+    """
+    column, classes = run.real.schema.stored[run.real.schema.index(run.target)], labels(run.real, run.target)
+    names = column.labels if isinstance(column, Categorical) else (False, True)
+    return {
+        str(names[value]): sdmetrics_fidelity(run.real.take(classes == value), run.synthetic)[""]
+        for value in np.unique(classes)
+    }
+
+
+def heterogeneity(run: FinishedRun) -> dict[str, float]:
+    """Return how different sites are: the mean over sites of the L1 distance of their marginals from those of all rows.
+
+    The mean is over the marginals of the workload as well; each sums to 1, so that it lies between 0 and 2. "weighted"
+    weights sites by their rows. FLAIM's Table 5 states the total variation, half of this, over all sets of up to three
+    columns.
+    """
+    distances = [workload_error(run.real, site, run.workload).mean for site in run.sites]
+    return {
+        "mean": float(np.mean(distances)),
+        "weighted": float(np.average(distances, weights=[len(site) for site in run.sites])),
+    }
+
+
+def site_augmentation(run: FinishedRun, suite: str = "boosting") -> dict[str, float]:
+    """Return the scores on test rows of learners that each site trains on its own rows, and with the synthetic ones.
+
+    They are means over sites and learners; "own rows" and "with synthetic rows" stand before the name of each score.
+    Sites with rows of one class guess it.
+    """
+    found: dict[str, list[float]] = {}
+    for number, site in enumerate(run.sites):
+        known = concatenate([site, run.synthetic])
+        for name, train in {"own rows": site, "with synthetic rows": known}.items():
+            tests = {"": run.test}
+            for score, by in scores_by_test(known, train, tests, run.target, suite, run.seed + number)[""].items():
+                found.setdefault(f"{name}, {score}", []).append(float(np.mean(list(by.values()))))
+    return {name: float(np.mean(values)) for name, values in found.items()}
