@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import ROOT
-from fedsynth.bench.page import RunFigure, TextTable, run_figures
+from fedsynth.bench.page import ALONE, RunFigure, TextTable, plots, plots_over_epsilon, run_figures
 from fedsynth.bench.results import CellRecord, ResultLine, by_key, figures_of, read_records
 from fedsynth.bench.spec import AXES, MethodEntry, Spec, cases, read_spec
 from fedsynth.bench.verdicts import VERDICTS, JudgedFigure, counted, judge, judge_claim
 from fedsynth.errors import number_of
+from fedsynth.evaluation.plots import Chart, svg
 
 RESULTS = ROOT / "benchmarks" / "results"
 SPECIFICATIONS = ROOT / "benchmarks" / "papers"
@@ -102,6 +105,8 @@ def _page(paper: str, results: Sequence[PaperResults]) -> ResultPage:
         blocks += [f"## {result.spec.title}", result.spec.text.strip(), _provenance(result)]
         for table in dict.fromkeys(figure.entry.table for figure in result.judged):
             blocks += _published_table(table, result)
+        if charts := _charts(result):
+            blocks += ["### Plots", "Our means ± standard deviations; circles are published figures.", *charts]
     of = sum(len(cases(result.spec)) for result in results)
     source = f"{sum(len(result.kept) for result in results):,} of {of:,} runs"
     return ResultPage(f"{PAPERS[paper]}: published figures beside ours", source, "\n\n".join(blocks))
@@ -142,6 +147,20 @@ def _published_table(table: str, result: PaperResults) -> list[str]:
     head = ("published method", *axes, "ours", *(column.rpartition(", ")[2].rpartition(": ")[2] for column in columns))
     body = tuple((*key, *(cells.get(column, "") for column in columns)) for key, cells in rows.items())
     return [f"### {table}", " ".join([about, *reasons]), TextTable("", head, body).markdown()]
+
+
+def _charts(result: PaperResults) -> list[str]:
+    """Return the plots of a specification as HTML, and those over epsilon where it has three budgets."""
+    charts = plots(result.spec, result.figures)
+    if len({figure.parts["epsilon"] for figure in result.figures} - {"", "none"}) > 2:
+        charts |= plots_over_epsilon(result.spec, result.figures)
+    return [_picture(chart) for chart in charts.values()]
+
+
+def _picture(chart: Chart) -> str:
+    text, data = escape(chart.label), base64.b64encode(svg(chart, style=ALONE).encode()).decode()
+    picture = f'<img alt="{text}" src="data:image/svg+xml;base64,{data}">'
+    return f"<figure>{picture}<figcaption>{text}</figcaption></figure>"
 
 
 def _cell(spec: Spec, figure: JudgedFigure) -> str:

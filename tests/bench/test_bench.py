@@ -244,9 +244,12 @@ def test_plots_are_valid_svg_with_a_line_a_method_and_an_error_bar_a_point(finis
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         paths = root.findall("{http://www.w3.org/2000/svg}path")
         assert {path.get("class") for path in paths} == {"rule", "line0", "line1"}
-        bars = [path for path in paths if path.get("class") == "line0" and len(path)]
-        assert len(bars) == 2
-        heights = [float(number) for path in paths for number in re.findall(r"-?[\d.]+", path.get("d", ""))]
+        tips = [path[0].text or "" for path in paths if path.get("class") in ("line0", "line1") and len(path)]
+        assert sum("±" in tip for tip in tips) == 4
+        published = ["oneshot, 1, published: 0.123", "oneshot, 4.5, published: 1e−09"]
+        assert [tip for tip in tips if "published" in tip] == published * ("queries" in name)
+        curves = [path.get("d", "").partition("a")[0] for path in paths]  # without the arcs of circles
+        heights = [float(number) for curve in curves for number in re.findall(r"-?[\d.]+", curve)]
         assert all(0 <= number <= 400 for number in heights)
         texts = [text.text for text in root.findall("{http://www.w3.org/2000/svg}text")]
         assert {"1", "4.5", "oneshot", "naive"} <= set(texts)

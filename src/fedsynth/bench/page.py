@@ -22,7 +22,8 @@ from fedsynth.files import write_whole
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3478a", "#a87500", "#3a8fc4", "#7a5195", "#666666")
 _LINES = "".join(f".line{at}{{fill:none;stroke:{colour};stroke-width:1.8}}" for at, colour in enumerate(_COLOURS))
-_ALONE = f"svg{{background:#fff}}text{{font:11px sans-serif;fill:#1b2026}}.rule{{fill:none;stroke:#c9cfd5}}{_LINES}"
+ALONE = f"svg{{background:#fff}}text{{font:11px sans-serif;fill:#1b2026}}.rule{{fill:none;stroke:#c9cfd5}}{_LINES}"
+"""The style of a plot that stands alone."""
 _NAMED = ("method", "trust", "delta", "arm")  # what tells the lines of a plot apart
 
 Parts = Mapping[str, str]
@@ -75,7 +76,7 @@ def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) 
     """
     figures = run_figures(lines)
     found = [table for entry in spec.tables if (table := _table(spec, entry, figures)).rows]
-    charts = plots(spec, figures)
+    charts = plots(spec, figures) | plots_over_epsilon(spec, figures)
     held = len({line.cell for line in lines})
     seeds = len({line.cell.seed for line in lines})
     notes = [
@@ -86,7 +87,7 @@ def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) 
     for old in (out / "plots").glob("*.svg"):
         old.unlink()
     for name, chart in charts.items():
-        write_whole(out / "plots" / f"{name}.svg", svg(chart, style=_ALONE))
+        write_whole(out / "plots" / f"{name}.svg", svg(chart, style=ALONE))
     body = [spec.text.strip(), *(table.markdown() for table in found), "\n".join(f"- {note}" for note in notes)]
     text = "\n\n".join(part for part in body if part)
     pictures = "\n".join(f"![{chart.label}](plots/{name}.svg)" for name, chart in charts.items())
@@ -121,32 +122,62 @@ def write_section(path: Path, section: str, title: str, text: str) -> None:
 
 
 def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
+    """Return the plots that a specification names, by file name; published figures are circles."""
+    found = {}
+    for entry in spec.plots:
+        own = [one for one in figures if one.parts["value"] == entry.value and fits(one.parts, entry.where)]
+        if entry.at:
+            own = [
+                RunFigure({**one.parts, entry.x: str(entry.at[method])}, one.number)
+                for one in own
+                if (method := one.parts["method"]) in entry.at
+            ]
+        if chart := _chart(spec, entry.text, own, entry.lines, entry.x):
+            found[_file(entry.text)] = chart
+    return found
+
+
+def plots_over_epsilon(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
     """Return plots over epsilon by file name: one for each data set and each figure whose metric sets ``better``.
 
     Each line is a method; trust model, delta and arm make further lines where they differ. Everything else that
-    differs, such as the seed, is averaged.
+    differs, such as the seed, is averaged. Published figures are circles.
     """
     found = {}
     judged = [one for one in figures if spec.metrics[one.parts["metric"]].better and _number(one.parts["epsilon"])]
     for (dataset, value), some in grouped(judged, ("dataset", "value")).items():
         apart = [axis for axis in _NAMED if len({one.parts[axis] for one in some}) > 1] or ["method"]
-        lines: dict[str, list[tuple[float, float, float]]] = {}
-        for (*name, x), runs in sorted(grouped(some, (*apart, "epsilon")).items()):
-            mean, deviation = spread(runs)
-            if math.isfinite(mean):
-                lines.setdefault(", ".join(name), []).append((float(x), mean, deviation))
-        lines = {name: sorted(line) for name, line in lines.items() if len(line) > 1}
-        if lines:
-            better = spec.metrics[some[0].parts["metric"]].better
-            file = re.sub(r"\W+", "-", f"{dataset} {value}").strip("-").lower()
-            found[file] = curves(f"{dataset}: {value} over epsilon; {better} is better", lines)
+        better = spec.metrics[some[0].parts["metric"]].better
+        if chart := _chart(spec, f"{dataset}: {value} over epsilon; {better} is better", some, apart, "epsilon"):
+            found[_file(f"{dataset} {value}")] = chart
     return found
 
 
+def _chart(spec: Spec, text: str, figures: Sequence[RunFigure], apart: Sequence[str], x: str) -> Chart | None:
+    """Return a plot over ``x`` with a line for each combination of settings ``apart``; ``None`` without two points."""
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
+    for (*name, place), runs in grouped(figures, (*apart, x)).items():
+        mean, deviation = spread(runs)
+        if math.isfinite(mean) and _number(place):
+            lines.setdefault(", ".join(name), []).append((float(place), mean, deviation))
+            if (number := published(spec, _common(runs))) is not None:
+                points.setdefault(", ".join(name), []).append((float(place), number))
+    lines = {name: sorted(line) for name, line in sorted(lines.items()) if len(line) > 1}
+    return curves(text, lines, points) if lines else None
+
+
+def _file(text: str) -> str:
+    return re.sub(r"\W+", "-", text).strip("-").lower()
+
+
 def published(spec: Spec, parts: Parts) -> float | None:
-    """Return the published figure for runs with the common settings ``parts``, or ``None`` without one."""
+    """Return the published figure for runs with the common settings ``parts``.
+
+    ``None`` without one, or if it measures something else (standing "other footing").
+    """
     for entry in spec.published:
-        if parts.get("method") not in entry.by or not fits(parts, entry.where):
+        if entry.standing == "other footing" or parts.get("method") not in entry.by or not fits(parts, entry.where):
             continue
         found: Any = entry.figures
         for axis in entry.axes:

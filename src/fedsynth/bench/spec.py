@@ -296,6 +296,22 @@ class TableEntry(SpecEntry, frozen=True):
     values: tuple[str, ...] = ()
 
 
+class PlotEntry(SpecEntry, frozen=True, kw_only=True):
+    """A plot of the page of results: the figure named ``value`` over numbers, a line for each setting in ``lines``.
+
+    The numbers are the values of the setting ``x`` or, if ``at`` is given, those that it has for methods by their
+    names; ``x`` is then what they mean, in words. ``where`` is that of a :class:`TableEntry`, and means are taken over
+    everything else. ``text`` is the plot's title.
+    """
+
+    text: str
+    value: str
+    x: str = "epsilon"
+    at: dict[str, float] = {}
+    lines: tuple[str, ...] = ("method",)
+    where: dict[str, Any] = {}
+
+
 class Spec(SpecEntry, frozen=True, kw_only=True):
     """A specification of ``fedsynth bench``: ``grid`` lists the runs, the other entries define the names in it.
 
@@ -306,9 +322,9 @@ class Spec(SpecEntry, frozen=True, kw_only=True):
     run, ``rows_seed`` the drawing of synthetic rows; if ``rows_seed`` is empty, they are drawn with the generator that
     drew the partition. Both list numbers, and names of settings of the cell, whose values are used.
 
-    ``title``, ``text``, ``tables`` and ``published`` make the page of results, and ``section`` is the marker of its
-    place in another page (``--page``). ``paper`` names the publication whose figures these are, and ``claims`` are
-    sentences of it.
+    ``title``, ``text``, ``tables``, ``plots`` and ``published`` make the page of results, and ``section`` is the marker
+    of its place in another page (``--page``). ``paper`` names the publication whose figures these are, and ``claims``
+    are sentences of it.
     """
 
     title: str = "Benchmark"
@@ -329,6 +345,7 @@ class Spec(SpecEntry, frozen=True, kw_only=True):
     published: tuple[Published, ...] = ()
     claims: tuple[Claim, ...] = ()
     tables: tuple[TableEntry, ...] = (TableEntry(),)
+    plots: tuple[PlotEntry, ...] = ()
 
 
 class Cell(SpecEntry, frozen=True):

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from types import MappingProxyType
 
 from fedsynth.errors import number_of
 from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
@@ -337,13 +338,19 @@ def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: flo
     return Chart(side, side, f"{what}, {number_of(len(names), 'column')}. {gist}", tuple(marks), tuple(texts))
 
 
-def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]) -> Chart:
+def curves(
+    label: str,
+    lines: Mapping[str, Sequence[tuple[float, float, float]]],
+    circles: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
+) -> Chart:
     """Return a line chart: ``lines`` maps each line's name to its points (x, mean, deviation), drawn with error bars.
 
-    Points are in ascending order of x, which is positive and on a logarithmic scale. Colours come from the CSS classes
-    ``line0`` to ``line7``.
+    Points are in ascending order of x, which is positive and on a logarithmic scale. ``circles`` are further points (x,
+    y) beside lines, by their names: figures of others. Colours come from the CSS classes ``line0`` to ``line7``.
     """
+    beside = {name: circles.get(name, ()) for name in lines}
     points = [point for line in lines.values() for point in line]
+    points += [(x, y, 0.0) for some in beside.values() for x, y in some]
     xs = sorted({x for x, _, _ in points})
     low, high = min(y - d for _, y, d in points), max(y + d for _, y, d in points)
     left, right, top, base = 52.0, _WIDTH - 12, 8.0, 200.0
@@ -363,6 +370,10 @@ def curves(label: str, lines: Mapping[str, Sequence[tuple[float, float, float]]]
         for x, y, d in line:
             bar = _line(at(x, 0)[0], at(x, y - d)[1], at(x, 0)[0], at(x, y + d)[1])
             marks.append(Mark(css, bar, f"{name}, {x:g}: {figure(y)} ± {figure(d)}"))
+        for x, y in beside[name]:
+            across, down = at(x, y)
+            ring = f"M{across - 3.5:.4g} {down:.4g}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0"
+            marks.append(Mark(css, ring, f"{name}, {x:g}, published: {figure(y)}"))
         row = base + 32 + 15 * number
         marks.append(Mark(css, _line(left, row - 4, left + 18, row - 4)))
         texts.append(Text(left + 24, row, clip(name, 44), css="name"))
