@@ -10,6 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from benchmarks import ROOT
 from fedsynth.bench.page import ALONE, RunFigure, TextTable, plots, plots_over_epsilon, run_figures
 from fedsynth.bench.results import CellRecord, ResultLine, by_key, figures_of, read_records
@@ -99,6 +101,7 @@ def _page(paper: str, results: Sequence[PaperResults]) -> ResultPage:
         sentences = tuple((judged.claim.text, str(judged)) for judged in claims)
         blocks.append("## What the paper says")
         blocks.append(TextTable("", ("sentence", "in our runs"), sentences).markdown())
+    blocks += _below(results)
     if (prose := SPECIFICATIONS / f"{paper}.md").exists():
         blocks.append(prose.read_text(encoding="utf-8").strip())
     for result in results:
@@ -110,6 +113,25 @@ def _page(paper: str, results: Sequence[PaperResults]) -> ResultPage:
     of = sum(len(cases(result.spec)) for result in results)
     source = f"{sum(len(result.kept) for result in results):,} of {of:,} runs"
     return ResultPage(f"{PAPERS[paper]}: published figures beside ours", source, "\n\n".join(blocks))
+
+
+def _below(results: Sequence[PaperResults]) -> list[str]:
+    """Return the blocks of a table that counts figures of the paper's own methods that are below the published ones."""
+    own: dict[tuple[str, ...], list[JudgedFigure]] = {}
+    for result in results:
+        for figure in result.judged:
+            if figure.counts and figure.verdict in ("better", "met", "below"):
+                epsilon = figure.settings.get("epsilon", str(figure.entry.where.get("epsilon", "")))
+                own.setdefault((figure.entry.table, figure.names[0], epsilon), []).append(figure)
+    rows = []
+    for (table, name, epsilon), figures in own.items():
+        if below := [figure for figure in figures if figure.verdict == "below"]:
+            means = (float(np.mean([getattr(figure, of) for figure in below])) for of in ("number", "mean"))
+            rows.append((table, name, epsilon, f"{len(below)} of {len(figures)}", *(f"{mean:.3g}" for mean in means)))
+    if not rows:
+        return ["## What is below", "Nothing that has been run."]
+    head = ("table", "figure", "epsilon", "below", "published, mean of these", "ours")
+    return ["## What is below", TextTable("", head, tuple(rows)).markdown()]
 
 
 def _provenance(result: PaperResults) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from benchmarks.paper_pages import SPECIFICATIONS
 
-from fedsynth.bench.page import RunFigure
-from fedsynth.bench.spec import Spec, cases, check_names, read_spec
-from fedsynth.bench.verdicts import counted, judge, judge_claim
+from fedsynth.bench.page import RunFigure, fits
+from fedsynth.bench.spec import AXES, Spec, cases, check_names, read_spec
+from fedsynth.bench.verdicts import counted, judge, judge_claim, published_figures
 from fedsynth.errors import FedsynthError
 
 SPEC = """
@@ -166,3 +167,26 @@ def test_a_sentence_about_a_figure_that_is_neither_good_nor_bad_is_refused() -> 
     with pytest.raises(FedsynthError, match=r"\[\[claims\]\] 1: no figure of 'size'"):
         check_names(read_spec(text))
     check_names(read_spec(SPEC))
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in SPECIFICATIONS.glob("*.toml")))
+def test_runs_beside_a_published_figure_differ_in_their_seed_and_at_most_in_how_rows_lie(name: str) -> None:
+    """A mean over several budgets, trusts or data sets stands beside no figure."""
+    spec = read_spec((SPECIFICATIONS / f"{name}.toml").read_text(encoding="utf-8"))
+    runs: dict[str, list[dict[str, str]]] = {}
+    for case in cases(spec):
+        parts = {axis: str(getattr(case.cell, axis)) for axis in AXES}
+        runs.setdefault(case.cell.method, []).extend({**parts, "metric": metric} for metric in case.metrics)
+    mixed = []
+    for entry in spec.published:
+        if entry.standing == "not obtainable":
+            continue
+        for settings, names, _ in published_figures(entry):
+            metrics = {names[0].partition(": ")[0]} if "metric" not in {*settings, *entry.where} else set()
+            for method in entry.by:
+                alike = [run for run in runs.get(method, ()) if fits(run, {**entry.where, **settings})]
+                alike = [run for run in alike if not metrics or run["metric"] in metrics]
+                for axis in ("dataset", "epsilon", "delta", "trust", "arm"):
+                    if len(found := {run[axis] for run in alike}) > 1:
+                        mixed.append((entry.table, entry.system, settings, method, axis, sorted(found)))
+    assert not mixed, mixed[:5]
