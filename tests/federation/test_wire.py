@@ -16,13 +16,13 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
+from fedsynth.federation.question import QuestionHead
 from fedsynth.federation.wire import (
     CODES,
     AuditPosition,
     Code,
     ForeignReply,
     MessageParts,
-    QuestionHead,
     ReplyHead,
     Request,
     WireError,

@@ -18,7 +18,7 @@ from fedsynth.archive import pack, unpack
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.resolution import NoiseRecord
+from fedsynth.federation.noise_record import NoiseRecord
 from fedsynth.federation.simulate import federate
 from fedsynth.methods.auto import Auto
 from fedsynth.methods.oneshot import OneShot

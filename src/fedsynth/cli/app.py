@@ -295,7 +295,7 @@ def _fail(kind: str, message: str, code: int, json_: bool, hint: str = "") -> No
 
         print(json.dumps({"error": kind, "message": message, "exit_code": code}))
     else:
-        from fedsynth.cli.layout import tell
+        from fedsynth.cli.output import tell
 
         tell(f"fedsynth: {message}{hint}", sys.stderr)
     raise SystemExit(code)

@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields, spelled
-from fedsynth.cli.layout import tell
 from fedsynth.cli.options import say, score_table
+from fedsynth.cli.output import tell
 from fedsynth.files import Records, load_object, write_whole
 from fedsynth.plugins import named
 from fedsynth.privacy.device import Device, computing_on

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
-import shutil
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TextIO, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
 from cyclopts import App
 from cyclopts.exceptions import (
@@ -20,8 +17,8 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
+from fedsynth.cli.output import text_width
 from fedsynth.errors import nearest
-from fedsynth.text import wrapped
 
 if TYPE_CHECKING:
     from fedsynth.cli.adapter import Option
@@ -87,28 +84,6 @@ class Commands(App):
         """Print the help of the command that ``tokens`` name; called by cyclopts for ``--help``."""
         names, apps, _ = self.parse_commands(tokens)
         print(help_text(" ".join([self.name[0], *names]), apps[-1], self.everything))
-
-
-def tell(text: str, stream: TextIO | None = None) -> None:
-    """Print text for people, to standard output unless another ``stream`` is given.
-
-    Control characters, as in files that others sent, are spelled out. Lines longer than :func:`text_width` are broken
-    at spaces; only those of standard error stay whole where it is kept in a log.
-    """
-    stream, text = stream or sys.stdout, harmless(text)
-    whole = stream is sys.stderr and not stream.isatty() and not os.environ.get("COLUMNS")
-    print(text if whole else wrapped(text, text_width()), file=stream, flush=True)
-
-
-def text_width() -> int:
-    """Return how wide text is: as the variable ``COLUMNS`` says, or as the terminal is, at most 100; 80 in a file."""
-    width = shutil.get_terminal_size().columns
-    return width if os.environ.get("COLUMNS") else min(width, 100)
-
-
-def harmless(text: str) -> str:
-    """Return a message without control characters: it may quote files that others sent."""
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 def help_text(path: str, app: App, everything: bool = True) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from fedsynth.cli.layout import harmless, tell
+from fedsynth.cli.output import harmless, tell
 from fedsynth.errors import explained
 from fedsynth.privacy.device import Device
 from fedsynth.text import table

@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
-from fedsynth.cli.layout import tell, text_width
 from fedsynth.cli.options import say
+from fedsynth.cli.output import tell, text_width
 from fedsynth.privacy.cost import ROUNDING, in_full, rounded_up
 from fedsynth.progress import shown
 from fedsynth.runs.job import Job

@@ -21,25 +21,21 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.federation.query import TABLE_KINDS, Extent
+from fedsynth.federation.question import HexDigest, QuestionHead
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.privacy.cost import ROUNDING, Budget, ProtectedChange, Unit
 from fedsynth.privacy.losses import fixed_epsilon, sampled_steps
 from fedsynth.privacy.release import SampledGaussian, kind_of
 from fedsynth.terms import Terms
 
-if TYPE_CHECKING:
-    from fedsynth.federation.wire import QuestionHead
-
 FORMAT: Literal[1] = 1
-HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?\\Z")]
-"""SHA-256 in hexadecimal, or nothing."""
 _Printable = Annotated[str, msgspec.Meta(max_length=200, pattern="^[ -~]*\\Z")]  # stewards read these on a terminal
 WHOLE_SAMPLES = {"trusted": True, "local": False}
 """Trust models in which a release's noise is a single sample, and whether it is added to the sum over sites."""

@@ -15,7 +15,8 @@ import msgspec
 
 from fedsynth import keys
 from fedsynth.federation.events import Digest
-from fedsynth.federation.wire import SIGNATURE, Name, WireError, decode, encode
+from fedsynth.federation.question import Name
+from fedsynth.federation.wire import SIGNATURE, WireError, decode, encode
 from fedsynth.keys import PUBLIC_BYTES, Keys, verified
 
 LARGEST = 4096

@@ -31,6 +31,7 @@ from fedsynth.errors import (
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import PlainAnswer, values_of
 from fedsynth.federation.names import TRUSTS
+from fedsynth.federation.noise_record import NoiseRecord
 from fedsynth.federation.query import (
     MOST_ROWS,
     AnyQuery,
@@ -43,8 +44,8 @@ from fedsynth.federation.query import (
     check_cells,
     is_built_in,
 )
+from fedsynth.federation.question import Verb
 from fedsynth.federation.quote import Quote, noise_of
-from fedsynth.federation.resolution import NoiseRecord
 from fedsynth.federation.transport import DROPPED, Message, Recorded, Transport
 from fedsynth.federation.trust import (
     Aggregation,
@@ -56,7 +57,7 @@ from fedsynth.federation.trust import (
     sums_of,
 )
 from fedsynth.federation.vault import Vault, VaultQuestion
-from fedsynth.federation.wire import ATTEMPT, AuditPosition, Reply, Request, Verb, decode, encode, sign_request
+from fedsynth.federation.wire import ATTEMPT, AuditPosition, Reply, Request, decode, encode, sign_request
 from fedsynth.keys import Keys
 from fedsynth.plugins import named, place_of
 from fedsynth.privacy.cost import Budget, Norms, protect, times_charged

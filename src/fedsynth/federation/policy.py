@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
+from fedsynth.federation.question import QuestionHead
 from fedsynth.federation.trust import NO_SUMS, Trust, roster_digest, settings_of
-from fedsynth.federation.wire import QuestionHead, Request
+from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit, in_full
 from fedsynth.privacy.losses import LEAST_STEP
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of

@@ -47,15 +47,14 @@ from fedsynth.federation.query import (
     Weights,
     read_weights,
 )
+from fedsynth.federation.question import VERSION, QuestionHead
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import SumProtocol, sums_of
 from fedsynth.federation.wire import (
     DIGEST,
     UNKNOWN,
-    VERSION,
     AuditPosition,
     Code,
-    QuestionHead,
     Received,
     ReplyHead,
     Request,

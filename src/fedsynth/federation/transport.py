@@ -19,6 +19,7 @@ import fedsynth
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import Kinds
+from fedsynth.federation.question import QuestionHead
 from fedsynth.federation.site import Site
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import (
@@ -27,7 +28,6 @@ from fedsynth.federation.wire import (
     AuditPosition,
     ForeignReply,
     MessageParts,
-    QuestionHead,
     Reply,
     Request,
     WireError,

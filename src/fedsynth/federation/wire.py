@@ -39,12 +39,11 @@ from numpy.typing import NDArray
 import fedsynth
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.federation.agreement import Agreement, HexDigest
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Answer, Digest, Event, Signature
 from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
-from fedsynth.privacy.release import Release
+from fedsynth.federation.question import VERSION, Name, Number, QuestionHead
 
-VERSION = 1
 LARGEST_HEAD = 2**18
 LARGEST_MESSAGE = 2**28
 """Largest reply to any request, in bytes. Messages to a site are limited by its policy, to 16 MiB by default."""
@@ -56,7 +55,6 @@ LARGEST_AGREEMENT = 2**16
 NO_MESSAGE = "0" * 2 * DIGEST
 """Digest (hex) that a reply names if what came is no request of the coordinator to the site: it answers no message."""
 
-Verb = Literal["sum", "average", "each", "choose", "deposit"]
 Code = Literal["answered", "refused", "spent", "failed", "void"]
 CODES: tuple[Code, ...] = get_args(Code)
 
@@ -197,30 +195,6 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Messages
 
-Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-
-
-class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The head of a question: the run, the query without its arrays, the price, and the run's agreement.
-
-    - ``step`` numbers the questions of a run; the same query under another number is another question, charged again.
-    - ``verb`` says what is done with the sites' answers, and ``kind`` names the query's class.
-    - ``query`` holds the query's encoded fields; it is empty in a head from :func:`read_question`, which returns the
-      query itself.
-    - ``release`` is the kind of the noise and its price.
-    - ``agreement`` is the digest of the run's :class:`~fedsynth.federation.agreement.Agreement`, which has the terms.
-    """
-
-    version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
-    run: Name
-    step: Number
-    verb: Verb
-    kind: Name
-    query: msgspec.Raw
-    release: Release
-    agreement: HexDigest
-
 
 class _HeadFrame(msgspec.Struct, frozen=True):
     kind: str
@@ -255,7 +229,7 @@ def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
         ],
         frozen=True,
         forbid_unknown_fields=True,
-        namespace={"__module__": __name__},
+        namespace={"__module__": QuestionHead.__module__},
     )
 
 

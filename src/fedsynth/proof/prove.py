@@ -23,13 +23,13 @@ from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.agreement import WHOLE_SAMPLES, Agreement
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Counts, Query, Selection
+from fedsynth.federation.question import QuestionHead
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.trust import Released, Trust
 from fedsynth.federation.wire import (
     DIGEST,
     MessageParts,
-    QuestionHead,
     Reply,
     Request,
     WireError,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsynth.errors import number_of
-from fedsynth.federation.wire import QuestionHead
+from fedsynth.federation.question import QuestionHead
 from fedsynth.privacy.cost import Budget, Cost, Norms, in_full, rounded_up, to_json
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.release import kind_of

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.noise_record import NoiseRecord, say_nothing
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
-from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, say_nothing
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER
 from fedsynth.federation.transport import InProcess
@@ -37,6 +37,7 @@ from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import SMALLEST_MULTIPLIER, SampledGaussian, kind_of
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
+from fedsynth.runs.resolution import Resolution, resolution
 from fedsynth.schema import Schema
 from fedsynth.terms import Terms
 

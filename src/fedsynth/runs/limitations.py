@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.federation.resolution import TWICE, NoiseRecord, resolution, weakest_columns
+from fedsynth.federation.noise_record import NoiseRecord
 from fedsynth.methods.registry import stated
 from fedsynth.models.card import HiddenGroups, Limitations, LostColumn, shown
 from fedsynth.models.synthesizer import ModelAxis, Synthesizer
+from fedsynth.runs.resolution import TWICE, resolution, weakest_columns
 from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ import numpy as np
 from fedsynth.cliques import random_workload
 from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
-from fedsynth.federation.resolution import Resolution, resolution
 from fedsynth.methods import Method
 from fedsynth.methods.registry import Registration, declared
 from fedsynth.privacy.cost import Budget, epsilon_of
@@ -30,6 +29,7 @@ from fedsynth.privacy.ledger import Ledger
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table, workload_error
 from fedsynth.runs.dry_run import MARGIN, ForecastRange, dry_run, likely_rows
+from fedsynth.runs.resolution import Resolution, resolution
 from fedsynth.terms import Terms
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from fedsynth.data.sources import plugin_of
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation, begun
-from fedsynth.federation.resolution import NoiseRecord, resolution, say_nothing
+from fedsynth.federation.noise_record import NoiseRecord, say_nothing
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport, conclude
 from fedsynth.federation.trust import roster_digest
@@ -38,6 +38,7 @@ from fedsynth.runs.ending import note_end, tell_ends
 from fedsynth.runs.folder import RunFolder, new_folder, refuse_existing
 from fedsynth.runs.job import Job
 from fedsynth.runs.limitations import with_limitations
+from fedsynth.runs.resolution import resolution
 from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema

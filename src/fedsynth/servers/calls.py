@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from fedsynth.federation.agreement import HexDigest
 from fedsynth.federation.events import Bytes, DealtShares
+from fedsynth.federation.question import HexDigest
 from fedsynth.servers.questions import OpenTables, SelectTable, Signature, SignedStatement, Sites
 
 _Site = Annotated[str, msgspec.Meta(max_length=64)]

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter, Refused
-from fedsynth.federation.agreement import HexDigest
 from fedsynth.federation.query import Cliques, Counts
-from fedsynth.federation.wire import Number, encode
+from fedsynth.federation.question import HexDigest, Number
+from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms, ProtectedChange, protect
 from fedsynth.privacy.noise import gumbel_scale
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Release

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsynth import errors
-from fedsynth.cli.layout import tell
 from fedsynth.cli.options import check_text, confirm, say
+from fedsynth.cli.output import tell
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import in_full, rounded_up
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.layout import harmless, tell
 from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
+from fedsynth.cli.output import harmless, tell
 from fedsynth.platforms import require_posix
 
 if TYPE_CHECKING:

@@ -15,15 +15,8 @@ from tests.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, Faulty, counts
 
 from fedsynth.deep.fedvae import FedVAE
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.noise_record import DROWNED, UNTRAINED, NoiseRecord
 from fedsynth.federation.query import Counts
-from fedsynth.federation.resolution import (
-    DROWNED,
-    UNTRAINED,
-    NoiseRecord,
-    columns_carried,
-    resolution,
-    weakest_columns,
-)
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.auto import Auto
@@ -34,6 +27,7 @@ from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.dry_run import dealt, dry_run, even_rows, steep_rows
 from fedsynth.runs.job import Job
+from fedsynth.runs.resolution import columns_carried, resolution, weakest_columns
 from fedsynth.runs.run import run_simulated
 from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.site import SecureSum
