@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.bench.metrics import FinishedRun
 from fedsynth.evaluation.attacks import attribute_disclosure
 from fedsynth.evaluation.distances import drawn, nearest
 from fedsynth.evaluation.features import labels, ordinal
-from fedsynth.evaluation.metrics import FinishedRun
 from fedsynth.evaluation.similarity import sdmetrics_fidelity
 from fedsynth.evaluation.utility import scores_by_test
 from fedsynth.rows import concatenate, workload_error

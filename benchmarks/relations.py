@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from benchmarks import DATA, ROOT
 from fedsynth.bench.grid import read_results, run_grid
+from fedsynth.bench.metrics import FinishedRun
 from fedsynth.bench.spec import AXES, Spec, cases, read_spec
 from fedsynth.evaluation import dependence
-from fedsynth.evaluation.metrics import FinishedRun
 from fedsynth.federation.simulate import federate
 from fedsynth.methods.survey import noise_of
 from fedsynth.privacy.cost import Budget

@@ -23,8 +23,8 @@ import pandas as pd
 from benchmarks import DATA
 from benchmarks.relations import SPEC, findable_kept
 from fedsynth.bench.grid import training_and_test
+from fedsynth.bench.metrics import FinishedRun, find_metric
 from fedsynth.bench.spec import read_spec
-from fedsynth.evaluation.metrics import FinishedRun, find_metric
 from fedsynth.rows import Table
 
 _FIT = """

@@ -26,13 +26,14 @@ from benchmarks.pages import PROGRAMS, result_pages, sections
 import fedsynth
 from fedsynth.bench.floors import FLOORS
 from fedsynth.bench.grid import _made_frame, _source_digest, measure, source_digest, training_and_test
+from fedsynth.bench.metrics import MEASURES, FinishedRun, find_metric
 from fedsynth.bench.results import CellRecord, cost, line_of, read_records, recorded
 from fedsynth.bench.spec import Case, cases, check_names, read_spec
 from fedsynth.bench.verdicts import judge_claim
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.evaluation.metrics import EVALUATED, METRICS, FinishedRun, find_metric
+from fedsynth.evaluation.metrics import METRICS
 from fedsynth.schema import Categorical, Numeric, Schema
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -615,32 +616,32 @@ def test_attacks_ask_about_the_rows_that_the_method_saw(data: Path) -> None:
     real, test = people.take(np.arange(400) < 250), people.take(np.arange(400) >= 250)
     site = real.take(sick[:250])
     copy = FinishedRun(real, site, test, sites=(site,), target="sick")
-    found = METRICS["membership-inference"](copy, alike="sick")
+    found = find_metric("membership-inference")(copy, alike="sick")
     assert isinstance(found, dict)
     assert list(found)[:2] == ["AUC, GAN-Leaks", "TPR at FPR 1 %, GAN-Leaks"]
     assert found["AUC, GAN-Leaks"] > 0.95
     # The site's own rows were not copied: told from all test rows, an attack would call the sick ones members.
     fresh = FinishedRun(real, test.take(sick[250:]), test, sites=(site,), target="sick")
-    assert METRICS["membership-inference"](fresh, alike="sick")["AUC, GAN-Leaks"] < 0.6  # type: ignore[index]
-    distances = METRICS["distance-to-real"](copy)
+    assert find_metric("membership-inference")(fresh, alike="sick")["AUC, GAN-Leaks"] < 0.6  # type: ignore[index]
+    distances = find_metric("distance-to-real")(copy)
     assert isinstance(distances, dict)
     assert distances[""] == 0.0 < distances["real rows"]
     with pytest.raises(Unsupported, match="hold-out rows"):
-        METRICS["membership-inference"](FinishedRun(real, site, test.take(np.arange(9)), sites=(site,)))
+        find_metric("membership-inference")(FinishedRun(real, site, test.take(np.arange(9)), sites=(site,)))
 
 
 def test_a_mean_over_learners_of_one_score_or_of_each(data: Path) -> None:
     schema = Schema((Numeric("age", 0, 100), Numeric("pay", 0, 1100), Categorical("sick", ("no", "yes"))))
     people = schema.encode(pd.read_csv(data / "people.csv"))
     run = FinishedRun(people, people, people.take(np.arange(100)), target="sick")
-    every = METRICS["mean-learning"](run, suite="fedtabdiff", rows=200)
-    single = METRICS["learning"](run, suite="fedtabdiff", rows=200)
+    every = find_metric("mean-learning")(run, suite="fedtabdiff", rows=200)
+    single = find_metric("learning")(run, suite="fedtabdiff", rows=200)
     assert isinstance(every, dict)
     assert isinstance(single, dict)
     assert list(every) == ["accuracy", "macro F1", "ROC AUC"]
     learners = ("random forest", "decision tree", "logistic regression", "AdaBoost", "naive Bayes")
     assert every["accuracy"] == pytest.approx(np.mean([single[f"accuracy, {learner}"] for learner in learners]))
-    assert METRICS["mean-learning"](run, score="macro F1", suite="fedtabdiff", rows=200) == every["macro F1"]
+    assert find_metric("mean-learning")(run, score="macro F1", suite="fedtabdiff", rows=200) == every["macro F1"]
 
 
 def test_what_workload_error_does_not_see(data: Path) -> None:
@@ -654,17 +655,17 @@ def test_what_workload_error_does_not_see(data: Path) -> None:
     shuffled = {name: frame[name][:300].sample(frac=1, random_state=at).array for at, name in enumerate(frame)}
     lost = FinishedRun(real, schema.encode(pd.DataFrame(shuffled)), test, target="sick")
     strong = {"above 0.3": 1.0, "above 0.5": 1.0}
-    assert METRICS["associations-kept"](same) == strong
-    assert METRICS["associations-kept"](lost) == dict.fromkeys(strong, 0.0)
-    assert METRICS["correlations-kept"](same) == {"Pearson": 1.0, "Spearman": 1.0}
-    assert METRICS["correlations-kept"](lost) == {"Pearson": 0.0, "Spearman": 0.0}
-    assert METRICS["heaps"](same) == METRICS["heaps"](lost) == 1.0  # columns are shuffled
-    quantiles = METRICS["quantiles"](FinishedRun(real, schema.encode(frame[:300].assign(pay=0.0))))
+    assert find_metric("associations-kept")(same) == strong
+    assert find_metric("associations-kept")(lost) == dict.fromkeys(strong, 0.0)
+    assert find_metric("correlations-kept")(same) == {"Pearson": 1.0, "Spearman": 1.0}
+    assert find_metric("correlations-kept")(lost) == {"Pearson": 0.0, "Spearman": 0.0}
+    assert find_metric("heaps")(same) == find_metric("heaps")(lost) == 1.0  # columns are shuffled
+    quantiles = find_metric("quantiles")(FinishedRun(real, schema.encode(frame[:300].assign(pay=0.0))))
     assert isinstance(quantiles, dict)
     assert quantiles["1 % within 0.05"] == quantiles["50 % within 0.05"] == 0.5  # age is right, pay is not
     assert quantiles[""] == pytest.approx(np.mean([quantiles[name] for name in ("1 %", "50 %", "90 %", "99 %")]))
-    assert METRICS["relative-auc"](same) == 1.0
-    relative, auc = METRICS["relative-auc"](lost), METRICS["gradient-boosting"](lost)
+    assert find_metric("relative-auc")(same) == 1.0
+    relative, auc = find_metric("relative-auc")(lost), find_metric("gradient-boosting")(lost)
     assert isinstance(auc, float)
     assert relative == pytest.approx((auc - 0.5) / 0.5)  # real rows teach all
 
@@ -706,7 +707,7 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
     kept = (BENCHMARKS / "results" / f"{file.stem}.jsonl").exists()
     assert not (spec.paper and spec.section in sections()), "figures of papers have results, or are not run"
     assert spec.paper or kept is not (spec.section in sections()), "either its results, or its table as once printed"
-    assert bool(spec.paper) is bool(spec.published)
+    assert bool(spec.paper) is bool(spec.published or spec.plots)
     assert all(judge_claim(spec, claim, []).of == 0 for claim in spec.claims)
     settings = [setting for claim in spec.claims for setting in (claim.better, claim.worse)]
     named = {name for setting in settings for name in np.ravel(setting.get("method", []))}
@@ -742,9 +743,9 @@ def test_the_documented_specification_and_metrics_are_those_that_there_are() -> 
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert len(cases(read_spec(text))) == 5 * (2 * 4 * (2 * 2 + 1) + 2)
     listed = set(re.findall(r"`(.*?)`", page.split("benchmarks alone")[1].split("\n\n")[0]))
-    assert listed == set(METRICS) - set(EVALUATED)
+    assert listed == set(MEASURES) - set(METRICS)
     scores = (BENCHMARKS.parent / "docs" / "evaluation.md").read_text()
-    assert all(f"`{name}`" in scores for name in EVALUATED)
+    assert all(f"`{name}`" in scores for name in METRICS)
 
 
 def test_metrics_of_other_packages_are_entry_points(

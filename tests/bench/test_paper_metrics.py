@@ -16,7 +16,7 @@ from benchmarks.metrics import (
     site_augmentation,
 )
 
-from fedsynth.evaluation.metrics import FinishedRun
+from fedsynth.bench.metrics import FinishedRun
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Categorical, Numeric, Schema
 

@@ -14,10 +14,10 @@ from benchmarks import relations
 from benchmarks.wide import coded, made_wide, made_wide_100
 
 from fedsynth.bench.grid import training_and_test
+from fedsynth.bench.metrics import FinishedRun
 from fedsynth.bench.spec import read_spec
 from fedsynth.data.draft import draft_schema
 from fedsynth.evaluation.dependence import strong_associations
-from fedsynth.evaluation.metrics import FinishedRun
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Ledger

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, run_directory, score
 
-from fedsynth.evaluation.evaluate import ReportTitle
 from fedsynth.evaluation.plot_data import plot_data
-from fedsynth.evaluation.report import render_report
+from fedsynth.evaluation.report import ReportTitle, render_report
 from fedsynth.evaluation.run_files import run_summary
 from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.rows import Table

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.plot_data import plot_data
+from fedsynth.evaluation.report import Evaluation
 from fedsynth.evaluation.score import Estimate, Family, Score, Verdict
 from fedsynth.privacy.cost import Budget, Norms
 from fedsynth.privacy.ledger import Entry, Ledger

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedsynth.bench.metrics import FinishedRun, likeness
 from fedsynth.cli import app as cli
 from fedsynth.errors import InvalidParameter
 from fedsynth.evaluation.comparison import TESTS, Comparison, compared, paired, student, welch
-from fedsynth.evaluation.metrics import FinishedRun, likeness
 from fedsynth.evaluation.score import holm
 from fedsynth.schema import Categorical, Numeric, Schema
 

@@ -19,9 +19,9 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import detection
-from fedsynth.evaluation.evaluate import Evaluation, evaluate, forecast
+from fedsynth.evaluation.evaluate import evaluate, forecast
 from fedsynth.evaluation.metrics import FIRST, METRICS, Comparison
-from fedsynth.evaluation.report import render_report
+from fedsynth.evaluation.report import Evaluation, render_report
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, over_trials
 from fedsynth.evaluation.utility import utility
 from fedsynth.privacy.cost import Budget

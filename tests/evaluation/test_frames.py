@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 import fedsynth
+from fedsynth.bench.metrics import FinishedRun, find_metric
 from fedsynth.cliques import random_workload
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
-from fedsynth.evaluation import metrics as benchmarks
+from fedsynth.evaluation.metrics import METRICS
 from fedsynth.evaluation.score import EvaluationTables, value_of
 from fedsynth.schema import Categorical, Computed, Numeric, Rule, Schema
 
@@ -76,7 +77,7 @@ def test_the_frame_holds_what_the_evaluator_says():
 
 def test_every_metric_can_be_asked_for_and_scores_the_same_alone():
     frame = everything()
-    assert set(frame["metric"]) == set(benchmarks.EVALUATED)
+    assert set(frame["metric"]) == set(METRICS)
     for name in ("pair-similarity", "workload-error", "exact-matches", "nearer-to-training"):
         alone = judged(holdout=rows(150, 2), target="sick", metrics=[name])
         expected = frame[frame["metric"] == name].reset_index(drop=True)
@@ -94,7 +95,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest_spelling_and_the_list():
     with pytest.raises(InvalidParameter, match=r"'means:means' \(only fedsynth bench computes metrics of your own\)"):
         judged(metrics=["means:means"])
     with pytest.raises(Unsupported, match=r"'jensen-shanon'; for one of your own .*; did you mean 'jensen-shannon'\?"):
-        benchmarks.find_metric("jensen-shanon")
+        find_metric("jensen-shanon")
 
 
 @pytest.mark.parametrize(
@@ -149,31 +150,31 @@ def test_evaluate_is_public_and_is_not_imported_before_it_is_used():
 
 def test_benchmarks_and_evaluations_measure_the_same_under_one_name():
     real, synthetic = SCHEMA.encode(rows(200, 0)), SCHEMA.encode(rows(180, 1, 0.3))
-    run = benchmarks.FinishedRun(real, synthetic, real, target="sick", workload=random_workload(4, 2, 64, seed=0))
+    run = FinishedRun(real, synthetic, real, target="sick", workload=random_workload(4, 2, 64, seed=0))
     parts = {"associations-kept": "above 0.3", "correlations-kept": "Spearman", "workload-error": "2-way"}
     compared = 0
-    for name in benchmarks.EVALUATED:
-        metric = benchmarks.METRICS[name]
+    for name in METRICS:
+        metric = METRICS[name]
         if metric.comparisons is None:
             continue
         every = {one.part: one.compare(real, synthetic) for one in metric.comparisons(real, 0)}
         # Trees and clusters of a benchmark see the rows in another order.
         slack = {"propensity": 0.05, "log-cluster": 2.0}.get(name, 1e-12)
-        theirs = metric(run)
+        theirs = find_metric(name)(run)
         theirs = theirs[parts.get(name, "")] if isinstance(theirs, dict) else theirs
         assert theirs == pytest.approx(value_of(every[parts.get(name, "")]), abs=slack), name
         compared += 1
     assert compared == 21
     with pytest.warns(DataWarning, match="200 of the 200 hold-out rows are among the real rows"):
-        scores = benchmarks.METRICS["exact-matches"](run)  # like every score that has no measure of its own
+        scores = find_metric("exact-matches")(run)  # like every score that has no measure of its own
     assert isinstance(scores, dict)
     assert {"exact matches by codes", "exact matches by codes, real rows"} <= set(scores)
 
 
 def test_the_evaluator_is_a_metric_of_benchmarks():
     real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
-    run = benchmarks.FinishedRun(real, synthetic, holdout, target="sick")
-    found = benchmarks.find_metric("evaluation")(run, metrics=["coverage", "learning"], suites=["flaim"], repeats=2)
+    run = FinishedRun(real, synthetic, holdout, target="sick")
+    found = find_metric("evaluation")(run, metrics=["coverage", "learning"], suites=["flaim"], repeats=2)
     scores = judged(holdout=rows(150, 2), target="sick", metrics=["coverage", "learning"], suites=["flaim"])
     headlines = scores[scores["column"] == ""]
     expected = dict(zip(headlines["score"], headlines["value"], strict=True))

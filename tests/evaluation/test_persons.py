@@ -21,7 +21,7 @@ from fedsynth.evaluation.attacks import (
 )
 from fedsynth.evaluation.classifier_scores import auc_with_band
 from fedsynth.evaluation.distances import NeighbourIndex, holdout_share, median, share, share_of
-from fedsynth.evaluation.evaluate import Evaluation, evaluate
+from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.features import MixedSpace
 from fedsynth.evaluation.persons import (
     count_persons,
@@ -33,7 +33,7 @@ from fedsynth.evaluation.persons import (
 )
 from fedsynth.evaluation.privacy import AttackBounds, RowLimits, UncorrectedScore, privacy
 from fedsynth.evaluation.references import cached
-from fedsynth.evaluation.report import attack_groups, render_report
+from fedsynth.evaluation.report import Evaluation, attack_groups, render_report
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score
 from fedsynth.persons import UNKNOWN, identify
 from fedsynth.privacy.cost import Budget, Unit

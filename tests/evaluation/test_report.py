@@ -26,10 +26,11 @@ from tests.evaluation.report_example import (
 )
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
 from fedsynth.evaluation.plot_data import Associations, PlotData
 from fedsynth.evaluation.report import (
     MEANINGS,
+    Evaluation,
+    ReportTitle,
     findings,
     headline,
     render_report,

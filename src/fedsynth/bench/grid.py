@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.bench.floors import FLOORS
+from fedsynth.bench.metrics import FinishedRun, find_metric
 from fedsynth.bench.results import (
     RESULTS,
     CellRecord,
@@ -69,7 +70,6 @@ from fedsynth.data.sources.files import is_csv
 from fedsynth.datasets import rand_hie
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
-from fedsynth.evaluation.metrics import FinishedRun, find_metric
 from fedsynth.federation.simulate import federate
 from fedsynth.files import load_object
 from fedsynth.methods import find_method

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import msgspec
 
 from fedsynth.bench.floors import FLOORS
+from fedsynth.bench.metrics import find_metric
 from fedsynth.data.partition import parse_partition
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
-from fedsynth.evaluation.metrics import Metric, find_metric
 from fedsynth.evaluation.suites import find_suite
 from fedsynth.federation.names import default_trust
 from fedsynth.federation.policy_file import trust_named
@@ -505,7 +505,7 @@ def _check_partition(how: str, entries: Mapping[str, Any] | None = None) -> None
 
 def _check_metric(name: str, options: Mapping[str, Any]) -> None:
     found = find_metric(name)
-    of_run = inspect.signature(found.function if isinstance(found, Metric) else found)
+    of_run = inspect.signature(found)
     known = list(of_run.parameters.values())[1:]
     for option, value in options.items():
         if not any(one.kind is one.VAR_KEYWORD for one in known):

@@ -24,7 +24,7 @@ from fedsynth.progress import shown
 from fedsynth.runs.job import DEMO_DATA, Job
 
 if TYPE_CHECKING:
-    from fedsynth.evaluation.evaluate import Evaluation
+    from fedsynth.evaluation.report import Evaluation
     from fedsynth.runs.run import SimulatedRun
 
 _RARE = (

@@ -15,7 +15,7 @@ from fedsynth.files import Records
 from fedsynth.progress import shown
 
 if TYPE_CHECKING:
-    from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
+    from fedsynth.evaluation.report import Evaluation, ReportTitle
     from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.rows import Table
 
@@ -137,8 +137,8 @@ def evaluate(
     """
     from fedsynth.data.read import column_names
     from fedsynth.data.sources.files import is_csv
-    from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.evaluation.report import ReportTitle
     from fedsynth.evaluation.run_files import today, write_report, write_scores
     from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.evaluation.suites import find_suite

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest, number_of
 from fedsynth.evaluation import fidelity, privacy
-from fedsynth.evaluation.metrics import EVALUATED, FIRST, METRICS, Comparison, Metric
+from fedsynth.evaluation.metrics import FIRST, METRICS, Comparison, Metric
 from fedsynth.evaluation.persons import count_persons, standard_error, take_persons
-from fedsynth.evaluation.plot_data import PlotData, plot_data
+from fedsynth.evaluation.plot_data import plot_data
 from fedsynth.evaluation.references import cached
+from fedsynth.evaluation.report import Evaluation
 from fedsynth.evaluation.score import (
     Estimate,
     EvaluationTables,
@@ -28,19 +26,16 @@ from fedsynth.evaluation.score import (
     Score,
     of_references,
     over_trials,
-    to_json,
 )
 from fedsynth.evaluation.suites import find_suite, one_thread
 from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import means, with_verdict
-from fedsynth.files import write_whole
-from fedsynth.models.card import ModelCard
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, ProtectedChange, Unit
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema.misfits import with_lines
 
-_COMPARED = {name for name in EVALUATED if METRICS[name].comparisons}
+_COMPARED = {name for name, metric in METRICS.items() if metric.comparisons}
 _FIRST_ONLY = (
     "This is a first report. Attacks on privacy, detection by classifiers, further distances, and further learners and "
     "draws of their training rows were not measured: add --full (in Python: full=True)."
@@ -49,90 +44,6 @@ _NO_CHANCE = 20  # hold-out rows among the real rows beyond those expected: fewe
 _DRAWS = 3  # draws of training rows, at most: training one learner takes longer than all fidelity scores
 
 LogLikelihood = Callable[[Table], NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class ReportTitle:
-    """Title block of a report; ``date`` (of the measurement) is in ISO 8601, and an unknown field is empty."""
-
-    title: str = ""
-    owner: str = ""
-    data: str = ""
-    date: str = ""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of :func:`evaluate`: scores in the order of a report, data for its plots, and notes for the reader.
-
-    ``rows`` maps "real", "synthetic" and "holdout" to numbers of rows, and ``persons`` "real" and "holdout" to numbers
-    of persons (empty if nothing says which rows are of one person). ``target`` is "" for none; ``first`` says that only
-    a first report was measured. ``notes`` are sentences on how rows were drawn, and on what was not measured and why.
-    ``attacked`` is :attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`, ``unknown`` what the table's guarantee
-    hides, in words, ``guarantee`` the (epsilon, delta) that was stated for the table, and ``card`` that of the
-    synthesizer that drew the rows; ``None`` without one. None of it but the card is differentially private: it is
-    computed from real rows without noise.
-    """
-
-    scores: tuple[Score, ...]
-    plot_data: PlotData
-    rows: Mapping[str, int]
-    target: str = ""
-    notes: tuple[str, ...] = ()
-    about: ReportTitle = ReportTitle()
-    persons: Mapping[str, int] = field(default_factory=dict)
-    attacked: str = "the presence of one row"
-    unknown: str = "whether any one row is in the data"
-    guarantee: tuple[float, float] | None = None
-    card: ModelCard | None = None
-    first: bool = False
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The scores as a data frame with the columns ``metric``, ``score``, ``column``, ``value`` and ``reference``.
-
-        The first line of a score has the column ""; one line follows for each of its details, if it has any. The notes
-        are in ``frame.attrs``.
-        """
-        lines = [
-            (score.metric, score.name, column, value, reference)
-            for score in self.scores
-            for column, (value, reference) in {
-                "": (score.synthetic.value, score.reference.value),
-                **score.details,
-            }.items()
-        ]
-        frame = pd.DataFrame(lines, columns=["metric", "score", "column", "value", "reference"])
-        frame.attrs["notes"] = list(self.notes)
-        return frame
-
-    def to_html(self, path: Path | str) -> None:
-        """Write the report as one HTML page that needs no network; it is computed from real rows and not private."""
-        from fedsynth.evaluation.report import render_report
-
-        write_whole(Path(path), render_report(self, None))
-
-    def __str__(self) -> str:
-        """Return the scores as a table of text, without their details."""
-        return str(self._headlines.to_string(index=False))
-
-    @property
-    def _headlines(self) -> pd.DataFrame:
-        frame = self.frame
-        return frame[frame["column"] == ""].drop(columns="column")
-
-    def _repr_html_(self) -> str:
-        return str(self._headlines.to_html(index=False))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of ``scores.json``; infinite numbers and nan become None. :meth:`from_json` reads it."""
-        content: dict[str, Any] = to_json(self)
-        return content
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
-        """Return the evaluation from the output of :meth:`to_json`; raises ``msgspec.ValidationError`` for another."""
-        return msgspec.convert(content, cls)
 
 
 @one_thread()
@@ -157,7 +68,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure fidelity and utility of a synthetic table, and privacy if ``full``, beside references from real rows.
 
-    - ``metrics``: names from :data:`EVALUATED <fedsynth.evaluation.metrics.EVALUATED>`, which are all measured; None
+    - ``metrics``: names from :data:`~fedsynth.evaluation.metrics.METRICS`, which are all measured; None
       measures a first report (:data:`~fedsynth.evaluation.metrics.FIRST`, and one learner) or, with ``full``,
       everything that the tables allow. The notes say what was left out.
     - ``target``: the column that classifiers (or regressors) learn to predict; without it, utility is not measured.
@@ -198,13 +109,13 @@ def evaluate(
     first = metrics is None and not full
     draws = 1 if first and not suites else _DRAWS
     suites = suites or ("boosting" if first else "default",)
-    wanted = EVALUATED if metrics is None else tuple(metrics)
+    wanted = tuple(METRICS) if metrics is None else tuple(metrics)
     if first:
         wanted = (*FIRST, *(["attribute-disclosure"] if sensitive or known else []))
     for name in wanted:
-        if name not in EVALUATED:
+        if name not in METRICS:
             own = " (only fedsynth bench computes metrics of your own)" if ":" in name else ""
-            raise InvalidParameter(f"no metric named {name!r}{own}; {nearest(name, EVALUATED)}")
+            raise InvalidParameter(f"no metric named {name!r}{own}; {nearest(name, METRICS)}")
     for suite in suites:
         find_suite(suite)
     if repeats < 1:

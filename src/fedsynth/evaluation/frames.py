@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError
-from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
 from fedsynth.evaluation.evaluate import evaluate as measure
+from fedsynth.evaluation.report import Evaluation, ReportTitle
 from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.persons import identify

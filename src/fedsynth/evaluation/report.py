@@ -7,22 +7,24 @@ import platform
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
 
 from fedsynth.errors import from_extra, number_of
 from fedsynth.evaluation import plots
 from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData
 from fedsynth.evaluation.plots import Chart
-from fedsynth.evaluation.score import Family, Score, Verdict
+from fedsynth.evaluation.score import Family, Score, Verdict, to_json
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.evaluation.verdicts import lost_associations, worst
+from fedsynth.files import write_whole
 from fedsynth.models.card import ModelCard, card_sections, certainty_text, percent_up
 from fedsynth.privacy.cost import best_guess, in_full, rounded_up
-
-if TYPE_CHECKING:
-    from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
 
 _OPEN = 24  # columns shown at once; the others of a wide table are in a collapsed section
 _WORST = 10  # details shown for each score
@@ -74,6 +76,88 @@ _DO_NOT_USE = (
     "Do not use this column. Look at its distribution below: narrower public bounds in the schema, a larger epsilon or "
     "more rows may help."
 )
+
+
+@dataclass(frozen=True)
+class ReportTitle:
+    """Title block of a report; ``date`` (of the measurement) is in ISO 8601, and an unknown field is empty."""
+
+    title: str = ""
+    owner: str = ""
+    data: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation: scores in the order of a report, data for its plots, and notes for the reader.
+
+    ``rows`` maps "real", "synthetic" and "holdout" to numbers of rows, and ``persons`` "real" and "holdout" to numbers
+    of persons (empty if nothing says which rows are of one person). ``target`` is "" for none; ``first`` says that only
+    a first report was measured. ``notes`` are sentences on how rows were drawn, and on what was not measured and why.
+    ``attacked`` is :attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`, ``unknown`` what the table's guarantee
+    hides, in words, ``guarantee`` the (epsilon, delta) that was stated for the table, and ``card`` that of the
+    synthesizer that drew the rows; ``None`` without one. None of it but the card is differentially private: it is
+    computed from real rows without noise.
+    """
+
+    scores: tuple[Score, ...]
+    plot_data: PlotData
+    rows: Mapping[str, int]
+    target: str = ""
+    notes: tuple[str, ...] = ()
+    about: ReportTitle = ReportTitle()
+    persons: Mapping[str, int] = field(default_factory=dict)
+    attacked: str = "the presence of one row"
+    unknown: str = "whether any one row is in the data"
+    guarantee: tuple[float, float] | None = None
+    card: ModelCard | None = None
+    first: bool = False
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The scores as a data frame with the columns ``metric``, ``score``, ``column``, ``value`` and ``reference``.
+
+        The first line of a score has the column ""; one line follows for each of its details, if it has any. The notes
+        are in ``frame.attrs``.
+        """
+        lines = [
+            (score.metric, score.name, column, value, reference)
+            for score in self.scores
+            for column, (value, reference) in {
+                "": (score.synthetic.value, score.reference.value),
+                **score.details,
+            }.items()
+        ]
+        frame = pd.DataFrame(lines, columns=["metric", "score", "column", "value", "reference"])
+        frame.attrs["notes"] = list(self.notes)
+        return frame
+
+    def to_html(self, path: Path | str) -> None:
+        """Write the report as one HTML page that needs no network; it is computed from real rows and not private."""
+        write_whole(Path(path), render_report(self, None))
+
+    def __str__(self) -> str:
+        """Return the scores as a table of text, without their details."""
+        return str(self._headlines.to_string(index=False))
+
+    @property
+    def _headlines(self) -> pd.DataFrame:
+        frame = self.frame
+        return frame[frame["column"] == ""].drop(columns="column")
+
+    def _repr_html_(self) -> str:
+        return str(self._headlines.to_html(index=False))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``scores.json``; infinite numbers and nan become None. :meth:`from_json` reads it."""
+        content: dict[str, Any] = to_json(self)
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
+        """Return the evaluation from the output of :meth:`to_json`; raises ``msgspec.ValidationError`` for another."""
+        return msgspec.convert(content, cls)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import msgspec
 
 from fedsynth.data.read import column_names, read_frame
 from fedsynth.errors import FedsynthError
-from fedsynth.evaluation.evaluate import Evaluation, ReportTitle, evaluate
-from fedsynth.evaluation.report import render_report
+from fedsynth.evaluation.evaluate import evaluate
+from fedsynth.evaluation.report import Evaluation, ReportTitle, render_report
 from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.files import load_object, read_text, refuse_format, write_whole

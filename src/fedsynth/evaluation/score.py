@@ -54,7 +54,7 @@ class Estimate:
 class Score:
     """One score of a synthetic table, and its ``reference``: the same score of real rows instead of synthetic ones.
 
-    - ``name``: its title; ``metric``: its name in :data:`fedsynth.evaluation.metrics.EVALUATED`.
+    - ``name``: its title; ``metric``: its name in :data:`fedsynth.evaluation.metrics.METRICS`.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
     - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule to its (synthetic,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsynth.evaluation.metrics import FinishedRun
+from fedsynth.bench.metrics import FinishedRun
 
 
 def mean_difference(run: FinishedRun) -> Mapping[str, float]:
