@@ -25,6 +25,7 @@ from fedsynth.bench.page import write_section
 from fedsynth.cliques import all_marginals, maximal
 from fedsynth.data.draft import guess_types
 from fedsynth.data.read import read_frame
+from fedsynth.encoding import encode
 from fedsynth.errors import Unsupported
 from fedsynth.methods.domain import Domain
 from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -59,7 +60,7 @@ def adult(rows: int) -> Table:
             drawn[name] = pd.cut(values, BINS, labels=False)
         columns.append(Categorical(str(name), tuple(sorted(str(one) for one in drawn[name].unique()))))
     drawn = drawn.drop(columns="fnlwgt").astype(str)
-    return Schema(tuple(one for one in columns if one.name != "fnlwgt"), missing_values=()).encode(drawn)
+    return encode(Schema(tuple(one for one in columns if one.name != "fnlwgt"), missing_values=()), drawn)
 
 
 def structure(table: Table) -> Structure:

@@ -33,6 +33,7 @@ from fedsynth.deep.dpsgd import Tape, clipped_sum, split
 from fedsynth.deep.encoders import BatchLayout, CellPlaces, EncodedBatch, Encoder
 from fedsynth.deep.fedtabdiff import FedTabDiff
 from fedsynth.deep.training import LocalTraining, grid_for
+from fedsynth.encoding import encode
 from fedsynth.evaluation.similarity import sdmetrics_fidelity
 from fedsynth.federation.query import weights_digest
 from fedsynth.federation.simulate import federate
@@ -268,7 +269,7 @@ def samplers(fresh: int = 20_000) -> list[str]:
         for number, steps in enumerate((500, *SAMPLED, 500)):
             model = replace(fitted.model, sampler="ddpm" if steps == 500 else "ddim", steps=steps)
             frame = replace(fitted, model=model).sample(fresh, np.random.default_rng(number))
-            scores.append(sdmetrics_fidelity(train, train.schema.encode(frame))[""])
+            scores.append(sdmetrics_fidelity(train, encode(train.schema, frame))[""])
         lines.append(f"| {name} | " + " | ".join(f"{score:.3f}" for score in scores) + " |")
         print(lines[-1], flush=True)
     return lines
@@ -288,7 +289,7 @@ def _federation(rows: int) -> tuple[Schema, dict[str, Table]]:
     frame = pd.DataFrame({f"column {at}": batch.tokens[:, at] for at in range(len(LAYOUT.tokens))})
     for number, at in enumerate(LAYOUT.numbers):
         frame[f"column {at}"] = batch.places[:, number]
-    table = schema.encode(frame)
+    table = encode(schema, frame)
     return schema, {f"site-{at}": table for at in range(SITES)}
 
 

@@ -30,6 +30,7 @@ from fedsynth.bench.page import write_section
 from fedsynth.data.partition import Quantity, split
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.rows import load_rows
+from fedsynth.encoding import encode
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget
@@ -47,7 +48,7 @@ def adult() -> Mapping[str, Table]:
     """Return Adult in four parts of unequal sizes."""
     sizes = json.loads((DATA / "adult_discrete.domain.json").read_text())
     schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes.items()))
-    table = schema.encode(pq.read_table(DATA / "adult_discrete.parquet").to_pandas())
+    table = encode(schema, pq.read_table(DATA / "adult_discrete.parquet").to_pandas())
     return dict(zip(SITES, split(table, len(SITES), Quantity(2.0), np.random.default_rng(0)), strict=True))
 
 

@@ -26,6 +26,7 @@ from benchmarks import DATA, ROOT
 from fedsynth.bench.grid import read_results, run_grid
 from fedsynth.bench.metrics import FinishedRun
 from fedsynth.bench.spec import AXES, Spec, cases, read_spec
+from fedsynth.encoding import encode
 from fedsynth.evaluation import dependence
 from fedsynth.federation.simulate import federate
 from fedsynth.methods.survey import noise_of
@@ -122,7 +123,7 @@ def _noise(columns: int, sites: int, epsilon: float, delta: float) -> float:
     tables.
     """
     schema = Schema((Categorical("x", ("a", "b")),))
-    tables = [schema.encode(pd.DataFrame({"x": ["a", "b"]})) for _ in range(sites)]
+    tables = [encode(schema, pd.DataFrame({"x": ["a", "b"]})) for _ in range(sites)]
     federation = federate(tables, schema, Budget(epsilon, delta), trust=SecureSum(), seed=0)
     return noise_of(federation, _SHARE, columns * (columns - 1) // 2)
 

@@ -25,6 +25,7 @@ from benchmarks.relations import SPEC, findable_kept
 from fedsynth.bench.grid import training_and_test
 from fedsynth.bench.metrics import FinishedRun, find_metric
 from fedsynth.bench.spec import read_spec
+from fedsynth.encoding import decode, encode
 from fedsynth.rows import Table
 
 _FIT = """
@@ -48,7 +49,7 @@ SITES, EPSILON, DELTA = 10, 1.0, 1e-6  # of the runs beside which the figures st
 
 def frame_of(table: Table) -> pd.DataFrame:
     """Return the rows of a table without columns that are computed from others, numbers as they are."""
-    frame = table.schema.decode(table.codes, np.random.default_rng(0))
+    frame = decode(table.schema, table.codes, np.random.default_rng(0))
     for at, numbers in table.numbers.items():
         frame[table.schema.stored[at].name] = numbers
     return frame
@@ -69,7 +70,7 @@ def copula_rows(python: str, table: Table, seed: int) -> tuple[Table, float]:
             check=True,
         )
         found = pd.read_csv(out, keep_default_na=False, na_values={name: [""] for name in described})
-    return table.schema.encode(found), float(run.stdout.split()[-1])
+    return encode(table.schema, found), float(run.stdout.split()[-1])
 
 
 def figures(name: str, folder: Path, python: str, seed: int) -> Mapping[str, float]:

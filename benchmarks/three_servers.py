@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tests.servers.compute_world import Processes, deployed, ideal, servers_of
 
 from benchmarks import DATA, PAGE
-from fedsynth import Budget, Categorical, Schema
+from fedsynth import Budget, Categorical, Schema, encoding
 from fedsynth.bench.page import write_section
 from fedsynth.cliques import Workload, all_marginals, maximal, random_workload
 from fedsynth.data.partition import parse_partition, split
@@ -47,7 +47,7 @@ def adult(most: int, sites: int) -> tuple[dict[str, Table], Schema]:
     sizes = json.loads((DATA / "adult_discrete.domain.json").read_text())
     frame = pq.read_table(DATA / "adult_discrete.parquet").to_pandas().clip(upper=most - 1)
     schema = Schema(tuple(Categorical(name, tuple(range(min(size, most)))) for name, size in sizes.items()))
-    table = schema.encode(frame)
+    table = encoding.encode(schema, frame)
     parts = split(table, sites, parse_partition("iid", schema, ""), np.random.default_rng(0))
     return {f"site-{number:03d}": part for number, part in enumerate(parts)}, schema
 

@@ -10,6 +10,7 @@ from tests.cli.golden.make import call
 
 from fedsynth import Schema, datasets
 from fedsynth.data.read import read_typed
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter
 
 
@@ -18,7 +19,7 @@ from fedsynth.errors import InvalidParameter
     [(datasets.patients(2000, 2), datasets.patients_schema()), (datasets.rand_hie(), datasets.rand_hie_schema())],
 )
 def test_every_row_of_a_table_fits_its_schema(frame, schema):
-    encoded = schema.encode(frame)
+    encoded = encode(schema, frame)
     assert len(encoded) == len(frame)
     assert encoded.left_out == 0
 

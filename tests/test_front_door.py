@@ -18,6 +18,7 @@ from tests.pages import blocks
 import fedsynth as fs
 from fedsynth.datasets import patients
 from fedsynth.deploy.files.site import FileAnswerer
+from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.local import LocalNoise
 from fedsynth.methods.oneshot import OneShot
@@ -119,7 +120,7 @@ def test_rows_of_several_sites_come_as_frames_files_and_tables(tmp_path: Path) -
         "north": people(500, 0),
         "south": tmp_path / "south.csv",
         "east": str(tmp_path / "east.parquet"),
-        "west": SCHEMA.encode(people(200, 3)),
+        "west": encode(SCHEMA, people(200, 3)),
     }
     made = fs.fit(
         sites,
@@ -285,7 +286,7 @@ def test_a_real_federation_is_a_run_to_load(tmp_path: Path, monkeypatch: pytest.
     root, exchange = tmp_path / "federation", tmp_path / "exchange"
     exchange.mkdir()
     tables = {
-        name: SCHEMA.encode(people(rows, at)) for at, (name, rows) in enumerate({"north": 300, "south": 200}.items())
+        name: encode(SCHEMA, people(rows, at)) for at, (name, rows) in enumerate({"north": 300, "south": 200}.items())
     }
     lay_out(root, tables, SCHEMA, "local", "oneshot", budget=fs.Budget(2.0, 1e-6), min_sites=2)
     answerers = [FileAnswerer(root / "sites" / name, exchange, lambda said: None, poll=0.05) for name in tables]
@@ -422,13 +423,13 @@ def test_a_limit_on_the_rows_of_persons_needs_the_persons() -> None:
         with pytest.raises(InvalidParameter, match=r"limit nobody unless a column tells persons apart: .*--person"):
             fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", **limit)  # type: ignore[arg-type]
         with pytest.raises(InvalidParameter, match="limit nobody"):
-            fs.fit(SCHEMA.encode(frame), SCHEMA, epsilon=1, delta=1e-6, method="oneshot", **limit)  # type: ignore[arg-type]
+            fs.fit(encode(SCHEMA, frame), SCHEMA, epsilon=1, delta=1e-6, method="oneshot", **limit)  # type: ignore[arg-type]
     named = frame.assign(who=np.arange(300) // 3)
     made = fs.fit(named, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", rows_per_person=3, person="who")
     assert made.statement is not None
     assert "each person with up to 3 rows at one site" in made.statement.sentence
     # Tables whose persons have no more are as good.
-    table = replace(SCHEMA.encode(frame), persons=identify(named["who"]))
+    table = replace(encode(SCHEMA, frame), persons=identify(named["who"]))
     assert fs.fit(table, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", rows_per_person=3).statement is not None
     with pytest.raises(InvalidParameter, match="more than 2 rows"):
         fs.fit(table, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", rows_per_person=2)

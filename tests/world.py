@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation
@@ -57,7 +58,7 @@ def table(rows: int, seed: int = 0) -> Table:
             "age": rng.uniform(0, 100, rows),
         }
     )
-    return SCHEMA.encode(frame)
+    return encode(SCHEMA, frame)
 
 
 def tables(number: int, rows: int = 30) -> list[Table]:

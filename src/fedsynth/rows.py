@@ -323,7 +323,7 @@ class Table:
         """
         for at in used:
             if axes[at].cuts is not None and axes[at].column not in self.numbers:
-                raise Unsupported("these rows hold no numbers to apply cut points to; encode them with Schema.encode")
+                raise Unsupported("these rows hold no numbers to apply cut points to; encode them from a frame or file")
         rows = max(1 << 10, _CHUNK * 64 // max(64, len(used)))
         for start in range(0, max(1, len(self)), rows):
             places = {}

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from tests.attacks.world import DIAGNOSES, SCHEMA, frame
 
+from fedsynth.encoding import encode
 from fedsynth.rows import concatenate
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
@@ -31,7 +32,7 @@ def test_a10_no_file_confirms_a_guess_about_a_row(tmp_path):
     folder = run(tmp_path, frame(30, target=True), schema=True)
     made = "".join(path.read_text() for path in folder.iterdir() if path.suffix in (".toml", ".json"))
     guesses = pd.DataFrame(itertools.product("fm", DIAGNOSES, map(float, range(100))), columns=list(SCHEMA.names))
-    known, tried = SCHEMA.encode(frame(30)), SCHEMA.encode(guesses)
+    known, tried = encode(SCHEMA, frame(30)), encode(SCHEMA, guesses)
     found = [at for at in range(len(guesses)) if concatenate([known, tried.take(np.array([at]))]).digest in made]
     assert [guesses.iloc[at].to_dict() for at in found] == []
 

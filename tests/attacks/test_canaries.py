@@ -23,6 +23,7 @@ import pytest
 from tests.attacks.world import SCHEMA, TARGET, frame
 from tests.world import Ask, Faulty
 
+from fedsynth.encoding import encode
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation, Sum
 from fedsynth.federation.local import LocalNoise
@@ -56,9 +57,9 @@ SURE = 3.09  # standard errors: 99.9 %, one-sided
 pytestmark = pytest.mark.filterwarnings("ignore:1 of 2 sites has no rows")
 
 UNIT = Unit(rows=16)
-NOBODY = replace(SCHEMA.encode(frame(0)), persons=np.zeros(0, np.uint64))
-TARGETED = replace(SCHEMA.encode(pd.DataFrame([TARGET] * UNIT.rows)), persons=np.zeros(UNIT.rows, np.uint64))
-OTHERS = replace(SCHEMA.encode(frame(40)), persons=np.arange(1, 41, dtype=np.uint64))
+NOBODY = replace(encode(SCHEMA, frame(0)), persons=np.zeros(0, np.uint64))
+TARGETED = replace(encode(SCHEMA, pd.DataFrame([TARGET] * UNIT.rows)), persons=np.zeros(UNIT.rows, np.uint64))
+OTHERS = replace(encode(SCHEMA, frame(40)), persons=np.arange(1, 41, dtype=np.uint64))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from tests.attacks.world import DIAGNOSES, SCHEMA, TARGET
 
 from fedsynth.data.partition import IID, Partition, Quantity, SynthFS, parse_partition
 from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
+from fedsynth.encoding import assembled, encode, encode_column
 from fedsynth.federation.query import Query
 from fedsynth.federation.trust import Released
 from fedsynth.federation.wire import decode
@@ -87,7 +88,7 @@ def suspicion(folder: Path, files: tuple[Path, Path]) -> tuple[float, float]:
         one, two = (answer_of(query, split, at) for split in (first, second))
         apart = two - one
         sums += float((values - one) @ apart - apart @ apart / 2) / std**2
-    synthetic = SCHEMA.encode(pd.read_csv(read.table_file))
+    synthetic = encode(SCHEMA, pd.read_csv(read.table_file))
     pairs = list(itertools.combinations(range(3), 2))
     made, one, two = (
         np.concatenate([counts(tables, pair) for pair in pairs]) for tables in ([synthetic], first.sites, second.sites)
@@ -170,8 +171,9 @@ def encoded(rows: list[tuple[int, int, int]], persons: list[int] | None = None) 
             "age": [float(age) for _, _, age in rows],
         }
     )
-    return SCHEMA.assembled(
-        (SCHEMA.encode_column(column, frame) for column in SCHEMA.asked),
+    return assembled(
+        SCHEMA,
+        (encode_column(SCHEMA, column, frame) for column in SCHEMA.asked),
         None if persons is None else np.array(persons, dtype=np.uint64),
     )
 
@@ -248,8 +250,8 @@ def test_b1_with_public_sizes_a_replaced_row_changes_one_place_and_no_size(rows,
         places.append(place)
     assert np.array_equal(places[0], places[1])
     # Which row is left out shows in no size either: sizes follow from the number of rows read.
-    fitting = SCHEMA.encode(pd.DataFrame({"sex": ["f"], "diagnosis": ["a"], "age": [1.0]}))
-    odd = SCHEMA.encode(pd.DataFrame({"sex": ["x"], "diagnosis": ["a"], "age": [1.0]}))
+    fitting = encode(SCHEMA, pd.DataFrame({"sex": ["f"], "diagnosis": ["a"], "age": [1.0]}))
+    odd = encode(SCHEMA, pd.DataFrame({"sex": ["x"], "diagnosis": ["a"], "age": [1.0]}))
     sizes = [
         np.bincount(dealt(concatenate([encoded(rows), one]), 0.3, 3, partition, seed, bytes(32)) + 1, minlength=4)
         for one in (fitting, odd)

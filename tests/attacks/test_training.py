@@ -40,6 +40,7 @@ from fedsynth.deep.diffusion import Diffusion
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, Encoder, encode_rows
 from fedsynth.deep.networks import size_of
 from fedsynth.deep.training import GradientSum, _equal_positions, grid_for
+from fedsynth.encoding import encode
 from fedsynth.errors import Refused
 from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.policy import _check_step
@@ -381,7 +382,7 @@ def test_all_rows_of_a_patient_move_a_sum_no_further_than_the_unit_declares():
     columns = tuple(Categorical(name, tuple(sorted(whole[name].unique()))) for name in names)
     schema = Schema(columns)
     mine = whole["patient_nbr"] == rows_of.index[0]
-    others, patient = (schema.encode(part[names]) for part in (whole[~mine].head(2000), whole[mine]))
+    others, patient = (encode(schema, part[names]) for part in (whole[~mine].head(2000), whole[mine]))
     groups = [np.zeros(column.size, dtype=np.int64) for column in columns[:-1]]
     encoders = (*map(Encoder, groups), Encoder(np.arange(columns[-1].size)))
     cells = size_of(NETWORK.shapes(BatchLayout.of(encoders)))

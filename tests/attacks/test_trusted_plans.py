@@ -27,6 +27,7 @@ from tests.attacks.world import (
 )
 from tests.world import Faulty, agreed
 
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.policy import Policy
@@ -127,7 +128,7 @@ def test_b07_slots_for_counts_say_how_large_tables_may_be_and_agree_on_it():
 
 def test_b07_residual_under_trusted_a_cheap_table_over_all_columns_is_every_record():
     """What the yes in the policy means: one question at rho 1e-6, inside the plan, reads 40 of 40 records."""
-    rows = SCHEMA.encode(frame(40))
+    rows = encode(SCHEMA, frame(40))
     plan = planned(Extent(3, 3, 2**20))
     of = approving(plan, rows)
     cuts = np.arange(100.0)

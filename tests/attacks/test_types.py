@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.attacks.world import ask_deployed, deployed, question, values
 
+from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
@@ -116,7 +117,7 @@ def test_a_complex_number_leaves_the_other_rows_of_a_frame_as_they_are() -> None
     schema = Schema((Categorical("text", ("1", "2")), Categorical("whole", (1, 2)), Numeric("number", 0, 4, bins=4)))
     rows = pd.DataFrame({name: [1, 2, 2, 1] for name in schema.names})
     more = pd.concat([rows, pd.DataFrame({name: [3j] for name in schema.names})], ignore_index=True)
-    before, after = schema.encode(rows), schema.encode(more)
+    before, after = encode(schema, rows), encode(schema, more)
     assert more["number"].dtype == complex
     assert after.left_out == 1
     assert [column.tolist() for column in after.codes] == [column.tolist() for column in before.codes]
@@ -128,6 +129,6 @@ def test_no_value_makes_the_columns_of_a_frame_unreadable(value: Any, dtype: str
     schema = Schema((Categorical("text", ("1", "2")), Categorical("whole", (1, 2)), Numeric("number", 0, 4, bins=4)))
     rows = pd.DataFrame({name: pd.Series([1, 2, 2, 1], dtype=dtype) for name in schema.names})
     more = pd.concat([rows, pd.DataFrame({name: [value] for name in schema.names})], ignore_index=True)
-    assert [column.tolist() for column in schema.encode(more).codes] == [
-        column.tolist() for column in schema.encode(rows).codes
+    assert [column.tolist() for column in encode(schema, more).codes] == [
+        column.tolist() for column in encode(schema, rows).codes
     ]

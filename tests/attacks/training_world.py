@@ -12,6 +12,7 @@ from fedsynth.deep.encoders import BatchLayout, CellPlaces, Encoder
 from fedsynth.deep.gan import Critic
 from fedsynth.deep.networks import size_of
 from fedsynth.deep.training import GradientSum, LocalTraining, grid_for
+from fedsynth.encoding import encode
 from fedsynth.federation.query import SiteRandomness, Training, Weights, weights_digest
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.noise import KeyedBits
@@ -66,4 +67,4 @@ def exactly(query: Training, rows: Table, weights: Weights = WEIGHTS) -> NDArray
 def only(diagnosis: str, rows: int) -> Table:
     import pandas as pd
 
-    return SCHEMA.encode(pd.DataFrame({"sex": ["m"] * rows, "diagnosis": [diagnosis] * rows, "age": [97.0] * rows}))
+    return encode(SCHEMA, pd.DataFrame({"sex": ["m"] * rows, "diagnosis": [diagnosis] * rows, "age": [97.0] * rows}))

@@ -26,6 +26,7 @@ from tests.world import request_of
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, create_state, site_secret
+from fedsynth.encoding import encode
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Event, PlainAnswer
@@ -85,7 +86,7 @@ def frame(rows: int = 40, seed: int = 0, target: bool = False) -> pd.DataFrame:
 
 def table(rows: int = 40, seed: int = 0, target: bool = False) -> Table:
     """Return the rows of :func:`frame`, encoded."""
-    return SCHEMA.encode(frame(rows, seed, target))
+    return encode(SCHEMA, frame(rows, seed, target))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from fedsynth.bench.spec import Case, cases, check_names, read_spec
 from fedsynth.bench.verdicts import judge_claim
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
+from fedsynth.encoding import encode
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.evaluation.metrics import METRICS
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -611,7 +612,7 @@ def test_every_site_can_be_an_arm_of_its_own(data: Path) -> None:
 def test_attacks_ask_about_the_rows_that_the_method_saw(data: Path) -> None:
     frame = pd.read_csv(data / "people.csv").assign(pay=lambda people: people["pay"].round())
     schema = Schema((Numeric("age", 0, 100), Numeric("pay", 0, 1100), Categorical("sick", ("no", "yes"))))
-    people = schema.encode(frame)
+    people = encode(schema, frame)
     sick = people.codes[2] == 1
     real, test = people.take(np.arange(400) < 250), people.take(np.arange(400) >= 250)
     site = real.take(sick[:250])
@@ -632,7 +633,7 @@ def test_attacks_ask_about_the_rows_that_the_method_saw(data: Path) -> None:
 
 def test_a_mean_over_learners_of_one_score_or_of_each(data: Path) -> None:
     schema = Schema((Numeric("age", 0, 100), Numeric("pay", 0, 1100), Categorical("sick", ("no", "yes"))))
-    people = schema.encode(pd.read_csv(data / "people.csv"))
+    people = encode(schema, pd.read_csv(data / "people.csv"))
     run = FinishedRun(people, people, people.take(np.arange(100)), target="sick")
     every = find_metric("mean-learning")(run, suite="fedtabdiff", rows=200)
     single = find_metric("learning")(run, suite="fedtabdiff", rows=200)
@@ -649,18 +650,18 @@ def test_what_workload_error_does_not_see(data: Path) -> None:
     frame = pd.read_csv(data / "people.csv")
     frame["pay"] = (10 * frame["age"]).clip(upper=600)
     frame["sick"] = np.where(frame["age"] > 50, "yes", "no")
-    people = schema.encode(frame)
+    people = encode(schema, frame)
     real, test = people.take(np.arange(300)), people.take(np.arange(300, 400))
     same = FinishedRun(real, real, test, target="sick")
     shuffled = {name: frame[name][:300].sample(frac=1, random_state=at).array for at, name in enumerate(frame)}
-    lost = FinishedRun(real, schema.encode(pd.DataFrame(shuffled)), test, target="sick")
+    lost = FinishedRun(real, encode(schema, pd.DataFrame(shuffled)), test, target="sick")
     strong = {"above 0.3": 1.0, "above 0.5": 1.0}
     assert find_metric("associations-kept")(same) == strong
     assert find_metric("associations-kept")(lost) == dict.fromkeys(strong, 0.0)
     assert find_metric("correlations-kept")(same) == {"Pearson": 1.0, "Spearman": 1.0}
     assert find_metric("correlations-kept")(lost) == {"Pearson": 0.0, "Spearman": 0.0}
     assert find_metric("heaps")(same) == find_metric("heaps")(lost) == 1.0  # columns are shuffled
-    quantiles = find_metric("quantiles")(FinishedRun(real, schema.encode(frame[:300].assign(pay=0.0))))
+    quantiles = find_metric("quantiles")(FinishedRun(real, encode(schema, frame[:300].assign(pay=0.0))))
     assert isinstance(quantiles, dict)
     assert quantiles["1 % within 0.05"] == quantiles["50 % within 0.05"] == 0.5  # age is right, pay is not
     assert quantiles[""] == pytest.approx(np.mean([quantiles[name] for name in ("1 %", "50 %", "90 %", "99 %")]))
@@ -689,7 +690,7 @@ def test_codes_are_categories_and_constants_stay_where_the_rules_say_so(data: Pa
 def test_floors_are_what_their_names_say() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": [0, 0, 1, 0], "b": [1.0, 2.0, 3.0, 4.0]})
-    table = Schema((Categorical("a", (0, 1)), Numeric("b", 0, 4, bins=4))).encode(frame)
+    table = encode(Schema((Categorical("a", (0, 1)), Numeric("b", 0, 4, bins=4))), frame)
     _, value = FLOORS["one value"](table, table, rng)
     assert value.codes[0].tolist() == [0, 0, 0, 0]
     assert value.numbers[1].tolist() == [2.5] * 4

@@ -42,6 +42,7 @@ from tests.world import contingency
 from fedsynth.deploy.host import state as site_state
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import answer
+from fedsynth.encoding import decode, encode
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.simulate import _secret, _seeded
 from fedsynth.federation.transport import Message, Recorded
@@ -488,7 +489,7 @@ def undisturbed(setup: Setup, folder: Path) -> tuple[bytes, bytes]:
     job = msgspec.structs.replace(job, options=METHODS[setup.method])
     home = folder / f"undisturbed-{setup.method}-{setup.trust}-{setup.sites}-{setup.min_sites}"
     # The sites read their rows from files, whose numbers were drawn from the bins of these.
-    tables = {name: SCHEMA.encode(SCHEMA.decode(of, np.random.default_rng(0))) for name, of in setup.tables().items()}
+    tables = {name: encode(SCHEMA, decode(SCHEMA, of, np.random.default_rng(0))) for name, of in setup.tables().items()}
     return simulated(home, tables, SCHEMA, job.build_trust(), job.build_method(SCHEMA), budget=BUDGET)
 
 

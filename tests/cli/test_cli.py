@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from tests.command import fedsynth
 
+from fedsynth.encoding import encode
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.commands import _announce
 from fedsynth.evaluation.run_files import data_name
@@ -422,7 +423,7 @@ def test_a_run_directory_is_replaced_only_on_request_and_only_if_it_is_one(peopl
 def test_evaluate_says_beforehand_how_long_it_takes(full, says, monkeypatch, capsys):
     seconds = {False: 7.2, True: 50.4}
     monkeypatch.setattr("fedsynth.evaluation.evaluate.forecast", lambda evidence, full, **sizes: seconds[full])
-    table = Schema((Categorical("c", ("a", "b")),)).encode(pd.DataFrame({"c": ["a", "b"]}))
+    table = encode(Schema((Categorical("c", ("a", "b")),)), pd.DataFrame({"c": ["a", "b"]}))
     _announce(EvaluationTables(table, table), "", full, json_=False)
     assert capsys.readouterr().err == f"Measuring: {says}.\n"
     _announce(EvaluationTables(table, table), "", full, json_=True)

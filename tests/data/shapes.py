@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from fedsynth.encoding import encode
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
@@ -64,5 +65,5 @@ def shapes(seed: int, rows: int = ROWS) -> pd.DataFrame:
 
 def at_sites(seed: int, sites: int) -> dict[str, Table]:
     """Return the rows at so many sites, each with its share of them."""
-    table = SCHEMA.encode(shapes(seed))
+    table = encode(SCHEMA, shapes(seed))
     return {f"s{k}": table.take(np.arange(k, len(table), sites)) for k in range(sites)}

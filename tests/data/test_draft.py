@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from fedsynth.data.draft import draft_from_sdv, draft_schema
+from fedsynth.encoding import decode, encode, problems
 from fedsynth.errors import SchemaError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -68,7 +69,7 @@ def test_a_frame_of_text_has_the_draft_of_its_values(missing):
     assert text.to_toml() == typed.to_toml()
     for dtype in ("string[python]", "string[pyarrow]"):
         assert draft_schema(as_text(patients(), missing).astype(dtype)).to_toml() == typed.to_toml()
-    assert text.schema.problems(as_text(patients(), missing)) == []
+    assert problems(text.schema, as_text(patients(), missing)) == []
 
 
 def test_a_bill_in_text_is_no_free_text_and_codes_keep_their_zeros():
@@ -95,7 +96,7 @@ def test_the_toml_of_a_draft_warns_and_loads_to_the_same_schema():
 
 def test_the_file_a_draft_came_from_fits_it():
     frame = patients()
-    assert draft_schema(frame).schema.problems(frame) == []
+    assert problems(draft_schema(frame).schema, frame) == []
 
 
 def test_bounds_hold_every_value_whatever_its_size():
@@ -114,7 +115,7 @@ def test_a_number_that_many_rows_share_gets_its_own_bin():
     hours = np.where(rng.random(2000) < 0.5, 40, rng.integers(1, 99, 2000))
     gain = np.where(rng.random(2000) < 0.9, 0.0, rng.uniform(0, 9000, 2000).round(2))
     draft = draft_schema(pd.DataFrame({"hours": hours, "gain": gain}))
-    rows = draft.schema.decode(draft.schema.encode(pd.DataFrame({"hours": hours, "gain": gain})), rng)
+    rows = decode(draft.schema, encode(draft.schema, pd.DataFrame({"hours": hours, "gain": gain})), rng)
     assert (rows["hours"] == 40).mean() == pytest.approx((hours == 40).mean())
     assert (rows["gain"] == 0).mean() == pytest.approx((gain == 0).mean(), abs=0.01)
     assert any("40" in note and "separate bins" in note for note in draft.notes["hours"])
@@ -128,7 +129,7 @@ def test_a_float_column_of_few_values_keeps_their_decimals(values):
     (column,) = schema.columns
     assert isinstance(column, Numeric)
     assert column.decimals is not None
-    assert schema.problems(frame) == []
+    assert problems(schema, frame) == []
     assert Schema.from_toml(schema.to_toml()) == schema
     cells = AdaptiveBins.of(column).grid
     assert cells is not None
@@ -174,7 +175,7 @@ def test_sdv_metadata_with_a_file_becomes_a_draft():
     frame = patients()
     draft = draft_from_sdv(frame, json.loads(json.dumps(METADATA)))
     assert draft.schema.names == ("sex", "disease", "age", "weight", "alive", "visit")
-    assert draft.schema.problems(frame) == []
+    assert problems(draft.schema, frame) == []
     assert draft_from_sdv(as_text(frame, ""), METADATA).schema == draft.schema
     assert "marks it as identifying" in draft.notes["name"][0]
     with pytest.raises(SchemaError, match="lacks the columns"):

@@ -15,6 +15,7 @@ from tests.data import postgres
 
 from fedsynth.data.sources.ibis import CountedRows, place
 from fedsynth.data.sources.postgres import _CANONICAL, counted_value, parse_address, quote_text, run, session
+from fedsynth.encoding import encode_column
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.bins import Axis
@@ -43,9 +44,9 @@ def ask() -> Iterator[Ask]:
 
 def by_schema(column: Column, values: pd.Series[Any], missing_values: tuple[str, ...]) -> list[int]:
     """Codes of the schema, -1 where the row is left out."""
-    codes: list[int] = (
-        Schema((column,), missing_values).encode_column(column, pd.DataFrame({column.name: values})).codes.tolist()
-    )
+    codes: list[int] = encode_column(
+        Schema((column,), missing_values), column, pd.DataFrame({column.name: values})
+    ).codes.tolist()
     return codes
 
 

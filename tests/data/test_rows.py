@@ -21,6 +21,7 @@ from tests.data import postgres
 from fedsynth.data.read import in_canonical_order, read_table
 from fedsynth.data.sources import ibis, open_source
 from fedsynth.data.sources.streamed import stream
+from fedsynth.encoding import encode
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.rows import Rows, Source, Table, pairs_of
 from fedsynth.schema import Boolean, Categorical, Computed, Datetime, Identifier, Numeric, Rule, Schema, Stored
@@ -224,7 +225,7 @@ each_way = pytest.mark.parametrize(("place", "way"), WAYS, ids=[f"{place}-{way._
 def expected() -> Table:
     """The rows value by value, as Python's own objects."""
     rows = nasty().to_pydict()
-    return SCHEMA.encode(pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in rows.items()}))
+    return encode(SCHEMA, pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in rows.items()}))
 
 
 def questions(rng: np.random.Generator) -> list[Axis]:
@@ -311,7 +312,7 @@ def test_numbers_and_times_as_text(tmp_path, sources, place, way):
         csv.writer(file).writerows(
             [frame.column_names, *([value or "" for value in row.values()] for row in frame.to_pylist())]
         )
-    right = schema.encode(frame.to_pandas())
+    right = encode(schema, frame.to_pandas())
     axes = [Axis(0), Axis(1), Axis(2), Axis(0, np.array([1.0, 3.0])), Axis(0, np.array([2.5]), np.array([1, 0]))]
     cliques = [(0, 1), (1, 2), (3, 2), (4,)]
     with way(open_source(f"text.{place}", tmp_path), schema) as rows:

@@ -13,6 +13,7 @@ from tests.command import fedsynth
 
 from fedsynth.data.read import write_frame
 from fedsynth.data.spreadsheet import formula_warnings, is_formula, spreadsheet_safe
+from fedsynth.encoding import decode
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer, own_bins
 from fedsynth.runs.folder import RunFolder
@@ -71,7 +72,7 @@ def cells(file: Path) -> list[str]:
 
 def test_in_the_copy_no_cell_runs_and_nothing_else_changes(tmp_path):
     rng = np.random.default_rng(0)
-    frame = SCHEMA.decode([rng.integers(0, size, 200) for size in SCHEMA.sizes], rng)
+    frame = decode(SCHEMA, [rng.integers(0, size, 200) for size in SCHEMA.sizes], rng)
     before = frame.copy()
     write_frame(frame, tmp_path / "a.csv")
     write_frame(spreadsheet_safe(frame), tmp_path / "b.csv")
@@ -106,7 +107,7 @@ def test_a_run_writes_the_copy_beside_its_table(tmp_path, format_):
     rng = np.random.default_rng(0)
     schema = Schema((Categorical("a", ("x", "=1+1")), Boolean("b")))
     schema.save(tmp_path / "s.toml")
-    rows = schema.decode([rng.integers(0, size, 100) for size in schema.sizes], rng)
+    rows = decode(schema, [rng.integers(0, size, 100) for size in schema.sizes], rng)
     rows.to_csv(tmp_path / "rows.csv", index=False)
     job = Job("oneshot", 5.0, 1e-6, data=str(tmp_path / "rows.csv"), schema=str(tmp_path / "s.toml"), sites=1)
     run_simulated(job, tmp_path / "plain")
@@ -117,4 +118,4 @@ def test_a_run_writes_the_copy_beside_its_table(tmp_path, format_):
     assert "'=1+1" in copy
     assert "=1+1" not in copy
     assert RunFolder(tmp_path / "run").job.spreadsheet_safe
-    assert "=1+1" in set(schema.decode(RunFolder(tmp_path / "run").synthetic(), rng)["a"])  # the table is as it was
+    assert "=1+1" in set(decode(schema, RunFolder(tmp_path / "run").synthetic(), rng)["a"])  # the table is as it was

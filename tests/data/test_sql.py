@@ -19,6 +19,7 @@ from fedsynth.data.draft import draft_schema, guess_types
 from fedsynth.data.read import PersonLimit, check_table, in_canonical_order, read_frame, read_table
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.postgres import PostgresTable, parse_address
+from fedsynth.encoding import decode, encode
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.local import LocalNoise
@@ -84,7 +85,7 @@ def visits(server: postgres.Server, tmp_path: Path) -> Iterator[PostgresTable]:
 def visit_rows(rows: int = 500) -> pd.DataFrame:
     """Rows with missing values, values past the bounds of ``pay`` and jobs that are not listed."""
     rng = np.random.default_rng(7)
-    frame = VISITS.decode([rng.integers(0, size, rows) for size in VISITS.sizes], rng)
+    frame = decode(VISITS, [rng.integers(0, size, rows) for size in VISITS.sizes], rng)
     frame["job"] = rng.choice(["nurse", "cook", "pilot"], rows)
     frame["height"] = frame["height"].round(3)
     frame["pay"] = frame["pay"].mask(frame.index % 17 == 0, 5000.125)
@@ -531,7 +532,7 @@ def test_bytes_are_text_cell_by_cell_and_are_not_counted_by_the_database(server)
         schema = Schema((column,))
         table = read_table(source, schema)
         assert (sorted(table.codes[0].tolist()), table.rows_read) == (codes, 6)
-        assert sorted(schema.encode(read_frame(source)).codes[0].tolist()) == codes
+        assert sorted(encode(schema, read_frame(source)).codes[0].tolist()) == codes
         with pytest.raises(Unsupported, match="holds bytes"), source.counted(schema):
             pass
     kept = read_table(source, Schema((Categorical("b", (0, 1)),)), persons=PersonLimit("a", 1, KEY))
@@ -544,7 +545,7 @@ def test_exact_decimals_keep_their_digits_in_a_frame(server):
     server.run(f"CREATE TABLE exact AS SELECT unnest(ARRAY{list(texts)}::numeric[]) AS a")
     schema = Schema((Categorical("a", texts),))
     source = table_of(server, "exact")
-    for rows in (read_table(source, schema), schema.encode(read_frame(source))):
+    for rows in (read_table(source, schema), encode(schema, read_frame(source))):
         assert sorted(rows.codes[0].tolist()) == [0, 1, 2]
     assert draft_schema(read_frame(source)).schema.names == ("a",)
 

@@ -26,9 +26,11 @@ from tests.data import postgres
 from tests.data.test_same_rows import COLUMNS, TWO_SPELLINGS, series
 
 import fedsynth as fs
+from fedsynth import encoding
 from fedsynth.data.read import PersonLimit
 from fedsynth.data.read import read_table as read_encoded
 from fedsynth.data.sources.arrow import encode
+from fedsynth.encoding import encode_column
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.models.synthesizer import Synthesizer
@@ -107,7 +109,7 @@ def fitting(schema: Schema, name: str) -> Record:
     listed = column.values if isinstance(column, Categorical) else ()
     cells = [str(value) for value in (*listed, "true", "false", getattr(column, "low", ""), 20)]
     frame = pd.DataFrame([(name, cell) for cell in cells], columns=["row", "a"])
-    codes = schema.encode_column(column, frame).codes
+    codes = encode_column(schema, column, frame).codes
     return name, cells[int(np.argmax(codes >= 0))], name
 
 
@@ -305,7 +307,7 @@ def test_a_frame_that_was_read_is_encoded_as_its_file(case):
         for path in (csv_file(Path(name), [*records, more]), parquet(Path(name), [*records, more])):
             file = read_encoded(path, schema, quiet=True)
             frame, typed = fs.read_table(path), fs.read_table(path, schema)
-            raw_rows, typed_rows = schema.encode(frame), schema.encode(typed)
+            raw_rows, typed_rows = encode(schema, frame), encode(schema, typed)
             assert content(raw_rows) == content(file)
             assert raw_rows.left_out == file.left_out
             assert list(typed.columns) == list(frame.columns) == ["row", "a", "who"]
@@ -405,7 +407,7 @@ def test_what_has_types_is_what_is_read(tmp_path):
     assert not seen(extra, CODES).federation.typed_elsewhere
     assert seen(extra.assign(who=[1, 2]), CODES, "who").federation.typed_elsewhere
     assert seen({"north": frame, "south": frame.assign(a=[7, 10])}, CODES).federation.typed_elsewhere
-    assert not seen(CODES.encode(frame.assign(a=[7, 10])), CODES).federation.typed_elsewhere
+    assert not seen(encoding.encode(CODES, frame.assign(a=[7, 10])), CODES).federation.typed_elsewhere
     budget = fs.Budget(1, 1e-6)
     assert fs.federate([frame.assign(a=[7, 10])], CODES, budget, trust=LocalNoise()).typed_elsewhere
     assert not fs.federate([frame], CODES, budget, trust=LocalNoise()).typed_elsewhere

@@ -22,6 +22,7 @@ from fedsynth.deep.diffusion import Diffusion, TabularDiffusion, ddim, ddpm, dra
 from fedsynth.deep.dpsgd import CHUNK, Tape, clipped_sum, flattened, split  # noqa: E402
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, Encoder, codes_of, encode_rows  # noqa: E402
 from fedsynth.deep.networks import size_of  # noqa: E402
+from fedsynth.encoding import encode, problems  # noqa: E402
 from fedsynth.errors import FedsynthError, InvalidParameter  # noqa: E402
 from fedsynth.models.adaptive_bins import AdaptiveBins  # noqa: E402
 from fedsynth.models.conditions import Is  # noqa: E402
@@ -389,7 +390,7 @@ def toy_axes(table) -> tuple[AdaptiveBins, ...]:
 
 @cache
 def trained(label: int) -> Synthesizer:
-    table = SCHEMA.encode(toy_frame(ROWS, 0))
+    table = encode(SCHEMA, toy_frame(ROWS, 0))
     axes = toy_axes(table)
     encoders = [Encoder.of(one) for one in axes]
     layout, batch = BatchLayout.of(encoders), encode_rows(table, encoders)
@@ -471,7 +472,7 @@ def test_saved_and_loaded_it_samples_the_same_rows(fitted, tmp_path):
     np.testing.assert_array_equal(again.model.label_shares, fitted.model.label_shares)
     pd.testing.assert_frame_equal(again.sample(300, 3), fitted.sample(300, 3))
     assert len(again.sample(rng=0)) == ROWS
-    assert SCHEMA.problems(again.sample(500, 0)) == []
+    assert problems(SCHEMA, again.sample(500, 0)) == []
 
 
 def test_evidence_on_the_label_is_exact(labelled):

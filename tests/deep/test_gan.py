@@ -28,6 +28,7 @@ from fedsynth.deep.encoders import BatchLayout, EncodedBatch, encode_rows  # noq
 from fedsynth.deep.gan import TAU, Adversaries, Critic, Generator, TabularGAN, draw_conditions, shares_of  # noqa: E402
 from fedsynth.deep.networks import Adam  # noqa: E402
 from fedsynth.deep.one_hot import OneHot  # noqa: E402
+from fedsynth.encoding import encode, problems  # noqa: E402
 from fedsynth.errors import InvalidParameter  # noqa: E402  (needs torch)
 from fedsynth.models.adaptive_bins import AdaptiveBins  # noqa: E402
 from fedsynth.models.evidence import CodeEvidence  # noqa: E402
@@ -225,7 +226,7 @@ def test_adversaries_that_cannot_be_are_refused(wrong):
 
 @pytest.fixture(scope="module")
 def fitted() -> Synthesizer:
-    table = SCHEMA.encode(toy_frame())
+    table = encode(SCHEMA, toy_frame())
     cells = cells_of(table)
     encoders, layout = encoded(cells)
     rows, rng = encode_rows(table, encoders), np.random.default_rng(0)
@@ -290,7 +291,7 @@ def test_saved_and_loaded_it_draws_the_same_rows(fitted, tmp_path):
     assert again.model.weights.tobytes() == fitted.model.weights.tobytes()
     assert again.model.shares.tobytes() == fitted.model.shares.tobytes()
     pd.testing.assert_frame_equal(again.sample(5000, 3), fitted.sample(5000, 3))
-    assert SCHEMA.problems(again.sample(2000, 4)) == []
+    assert problems(SCHEMA, again.sample(2000, 4)) == []
 
 
 def test_rows_meet_conditions_and_what_has_no_token_has_no_rows(fitted):

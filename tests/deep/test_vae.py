@@ -20,6 +20,7 @@ from fedsynth.deep.dpsgd import Tape, clipped_sum, flattened, split  # noqa: E40
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, encode_rows  # noqa: E402
 from fedsynth.deep.networks import size_of  # noqa: E402
 from fedsynth.deep.vae import AutoEncoder, TabularVAE  # noqa: E402
+from fedsynth.encoding import encode, problems  # noqa: E402
 from fedsynth.errors import InvalidParameter, Unsupported  # noqa: E402  (needs torch)
 from fedsynth.models.evidence import CodeEvidence  # noqa: E402
 from fedsynth.models.synthesizer import Synthesizer, load  # noqa: E402
@@ -156,7 +157,7 @@ def test_hostile_weights_give_bounded_sums(name):
 
 @pytest.fixture(scope="module")
 def fitted() -> Synthesizer:
-    table = SCHEMA.encode(toy_frame())
+    table = encode(SCHEMA, toy_frame())
     cells = cells_of(table)
     encoders, layout = encoded(cells)
     network = AutoEncoder((32, 32), 8)
@@ -180,7 +181,7 @@ def test_saved_and_loaded_it_draws_the_same_rows(fitted, tmp_path):
     assert again.model.network == fitted.model.network
     assert again.model.weights.tobytes() == fitted.model.weights.tobytes()
     pd.testing.assert_frame_equal(again.sample(5000, 3), fitted.sample(5000, 3))
-    assert SCHEMA.problems(again.sample(2000, 4)) == []
+    assert problems(SCHEMA, again.sample(2000, 4)) == []
 
 
 def test_rows_meet_conditions_and_what_has_no_token_has_no_rows(fitted):

@@ -33,6 +33,7 @@ from fedsynth.deploy.host import state as site_state
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import SECRET, make_node_key
 from fedsynth.deploy.roster import Member, Roster, to_text
+from fedsynth.encoding import decode
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import _secret, _seeded, federate
@@ -124,7 +125,7 @@ def lay_out(
     for name, table in tables.items():
         home = homes[name]
         schema.save(home / "schema.toml")
-        schema.decode(table, np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
+        decode(schema, table, np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
         content = {
             "site": {"name": name},
             "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},

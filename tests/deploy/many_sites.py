@@ -24,6 +24,7 @@ from fedsynth.data.partition import IID, split
 from fedsynth.deploy.flower.local import wait_for
 from fedsynth.deploy.host.state import load_node_key
 from fedsynth.deploy.pace import DECAY, Pace
+from fedsynth.encoding import encode
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
@@ -36,7 +37,7 @@ def adult(data: Path) -> Table:
     """Return the first rows of Adult, from a folder of data sets, under the public description of its columns."""
     sizes = json.loads((data / "adult_discrete.domain.json").read_text())
     schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes.items()))
-    return schema.encode(pq.read_table(data / "adult_discrete.parquet").to_pandas().iloc[:ROWS])
+    return encode(schema, pq.read_table(data / "adult_discrete.parquet").to_pandas().iloc[:ROWS])
 
 
 @dataclass(frozen=True)

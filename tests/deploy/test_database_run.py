@@ -20,6 +20,7 @@ from fedsynth.deploy.host.checks import check_site
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import load_rows
 from fedsynth.deploy.host.state import answer, create_state, open_account, open_site, site_secret
+from fedsynth.encoding import decode
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import Counts
@@ -89,7 +90,7 @@ def write(home: Path, source: dict[str, Any]) -> None:
 
 
 def test_a_site_reads_its_table_once_a_run(tmp_path, monkeypatch):
-    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
+    frame = decode(SCHEMA, random_table(50, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
     with people(monkeypatch, frame) as server:
         write(tmp_path, {"data": server.uri("table=people"), "schema": "schema.toml"})
@@ -108,7 +109,7 @@ def test_a_site_reads_its_table_once_a_run(tmp_path, monkeypatch):
 
 
 def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monkeypatch):
-    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
+    frame = decode(SCHEMA, random_table(50, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
     with people(monkeypatch, frame) as server:
         address = server.uri("table=people")
@@ -154,7 +155,7 @@ BROKEN = {
 
 
 def test_a_table_that_cannot_be_read_in_its_database_costs_nothing(tmp_path, monkeypatch):
-    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
+    frame = decode(SCHEMA, random_table(50, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
     with people(monkeypatch, frame) as server:
         server.run(f"CREATE ROLE reader LOGIN; ALTER ROLE reader PASSWORD $pw${postgres.PASSWORD}$pw$; {_SEEN}")
@@ -174,7 +175,7 @@ def test_a_table_that_cannot_be_read_in_its_database_costs_nothing(tmp_path, mon
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, suffix):
-    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0))
+    frame = decode(SCHEMA, random_table(50, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
     write_frame(frame, tmp_path / f"rows{suffix}")
     found: list[Any] = []
@@ -197,7 +198,7 @@ def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, suffix):
 
 
 def test_a_simulation_reads_a_database_table(tmp_path, monkeypatch):
-    frame = SCHEMA.decode(random_table(300, 0), np.random.default_rng(0))
+    frame = decode(SCHEMA, random_table(300, 0), np.random.default_rng(0))
     SCHEMA.save(tmp_path / "schema.toml")
     with people(monkeypatch, frame) as server:
         job = Job(

@@ -27,6 +27,7 @@ from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.flower.local import wait_for
 from fedsynth.deploy.host.state import make_node_key
+from fedsynth.encoding import encode
 from fedsynth.federation.transport import InProcess, Message, recorded_requests, records
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
@@ -52,12 +53,12 @@ def adult() -> Mapping[str, Table]:
     if (FOLDER / "adult_discrete.parquet").exists():
         sizes = json.loads((FOLDER / "adult_discrete.domain.json").read_text())
         schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes.items()))
-        table = schema.encode(pq.read_table(FOLDER / "adult_discrete.parquet").to_pandas())
+        table = encode(schema, pq.read_table(FOLDER / "adult_discrete.parquet").to_pandas())
     else:
         found = rand_hie_schema()
         sizes = zip(found.names, found.sizes, strict=True)
         schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes))
-        table = Table(schema, found.encode(rand_hie()).codes)
+        table = Table(schema, encode(found, rand_hie()).codes)
     return dict(zip(SITES, split(table, len(SITES), Quantity(2.0), np.random.default_rng(0)), strict=True))
 
 

@@ -21,6 +21,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from fedsynth.deploy.flower.local import LocalFlower, wait_for
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import open_account
+from fedsynth.encoding import decode
 from fedsynth.runs.job import Job
 
 pytestmark = pytest.mark.deployment
@@ -33,7 +34,7 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     for at, name in enumerate(SITES):
         federation.join(name)
         home = federation.home(name)
-        SCHEMA.decode(random_table(60, at), np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
+        decode(SCHEMA, random_table(60, at), np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
         policy = (home / "site.toml").read_text()
         (home / "site.toml").write_text(
             policy.replace('# plans = "any"', 'plans = "any"').replace("# rows_are_persons", "rows_are_persons")
@@ -42,7 +43,7 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     for name in SITES:
         told("site", "join", federation.admission(name), federation.home(name), "--fingerprint", roster)
     told("deploy", "admit", federation.root, *(federation.home(name) / f"{name}.signed" for name in SITES))
-    SCHEMA.decode(random_table(90, 9), np.random.default_rng(0)).to_csv(federation.place / "test.csv", index=False)
+    decode(SCHEMA, random_table(90, 9), np.random.default_rng(0)).to_csv(federation.place / "test.csv", index=False)
     return federation
 
 

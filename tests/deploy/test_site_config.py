@@ -46,6 +46,7 @@ from fedsynth.deploy.host.state import (
     wait_until_due,
 )
 from fedsynth.deploy.roster import Member, Roster, to_text
+from fedsynth.encoding import decode
 from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
@@ -136,7 +137,7 @@ def ask(
 
 
 def rows(home: Path, count: int, seed: int = 0) -> None:
-    SCHEMA.decode(random_table(count, seed), np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
+    decode(SCHEMA, random_table(count, seed), np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
 
 
 def certificate(path: Path, days: int, begins: int = -1) -> None:
@@ -441,7 +442,7 @@ def test_a_table_that_cannot_be_opened_costs_nothing_though_its_rows_are_cached(
     source: dict[str, Any] = {"data": "rows.parquet" if parquet else "rows.csv", "schema": "schema.toml"}
     source |= {"person": "patient"} if breaks is no_person else {"rows_are_persons": True}
     config = ready_site(tmp_path / "site", source={**source, "streamed": how == "streamed"})
-    frame = SCHEMA.decode(random_table(50, 0), np.random.default_rng(0)).assign(patient=range(50))
+    frame = decode(SCHEMA, random_table(50, 0), np.random.default_rng(0)).assign(patient=range(50))
     frame.to_csv(config.folder / "rows.csv", index=False)
     frame.to_parquet(config.folder / "rows.parquet", index=False)
     assert ask(config, "earlier").code == "answered"

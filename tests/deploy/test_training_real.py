@@ -16,6 +16,7 @@ pytest.importorskip("torch", reason="the extra 'deep' is not installed")
 
 from fedsynth.data.partition import Quantity, split
 from fedsynth.datasets import rand_hie, rand_hie_schema
+from fedsynth.encoding import encode
 from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.deployment, pytest.mark.chaos]  # two minutes: with `m
 @pytest.fixture(scope="module")
 def tables() -> Mapping[str, Table]:
     """The demo's table in three parts of unequal sizes."""
-    table = rand_hie_schema().encode(rand_hie())
+    table = encode(rand_hie_schema(), rand_hie())
     return dict(zip(SITES, split(table, len(SITES), Quantity(2.0), np.random.default_rng(0)), strict=True))
 
 

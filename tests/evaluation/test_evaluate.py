@@ -17,6 +17,7 @@ from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import detection
 from fedsynth.evaluation.evaluate import evaluate, forecast
@@ -43,7 +44,7 @@ def adult() -> tuple[Table, Table, Table]:
     """Return 3,000 training rows, 2,500 of a hold-out and 3,000 others."""
     frame = read_frame(public_data("adult.csv"))
     schema = draft_schema(frame).schema
-    table = schema.encode(frame)
+    table = encode(schema, frame)
     order = np.random.default_rng(1).permutation(len(table))
     return table.take(order[:3000]), table.take(order[3000:5500]), table.take(order[5500:8500])
 
@@ -375,7 +376,7 @@ def test_odd_columns_get_scores_that_json_holds_and_a_report(column, draw):
     def rows(many: int, seed: int) -> Table:
         rng = np.random.default_rng(seed)
         columns = {"x": draw(rng, many), "y": rng.choice(["no", "yes"], many), "z": rng.random(many)}
-        return schema.encode(pd.DataFrame(columns))
+        return encode(schema, pd.DataFrame(columns))
 
     found = evaluate(EvaluationTables(rows(60, 0), rows(50, 1), rows(40, 2)), full=True, target="y", sensitive="x")
     json.dumps(found.to_json(), allow_nan=False)

@@ -13,6 +13,7 @@ import pytest
 import fedsynth
 from fedsynth.bench.metrics import FinishedRun, find_metric
 from fedsynth.cliques import random_workload
+from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation.metrics import METRICS
@@ -54,7 +55,7 @@ def everything() -> pd.DataFrame:
 
 
 def test_the_frame_holds_what_the_evaluator_says():
-    real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
+    real, synthetic, holdout = (encode(SCHEMA, frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
     found = evaluator.evaluate(
         EvaluationTables(real, synthetic, holdout, agreed=SCHEMA),
         full=True,
@@ -149,7 +150,7 @@ def test_evaluate_is_public_and_is_not_imported_before_it_is_used():
 
 
 def test_benchmarks_and_evaluations_measure_the_same_under_one_name():
-    real, synthetic = SCHEMA.encode(rows(200, 0)), SCHEMA.encode(rows(180, 1, 0.3))
+    real, synthetic = encode(SCHEMA, rows(200, 0)), encode(SCHEMA, rows(180, 1, 0.3))
     run = FinishedRun(real, synthetic, real, target="sick", workload=random_workload(4, 2, 64, seed=0))
     parts = {"associations-kept": "above 0.3", "correlations-kept": "Spearman", "workload-error": "2-way"}
     compared = 0
@@ -172,7 +173,7 @@ def test_benchmarks_and_evaluations_measure_the_same_under_one_name():
 
 
 def test_the_evaluator_is_a_metric_of_benchmarks():
-    real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
+    real, synthetic, holdout = (encode(SCHEMA, frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
     run = FinishedRun(real, synthetic, holdout, target="sick")
     found = find_metric("evaluation")(run, metrics=["coverage", "learning"], suites=["flaim"], repeats=2)
     scores = judged(holdout=rows(150, 2), target="sick", metrics=["coverage", "learning"], suites=["flaim"])

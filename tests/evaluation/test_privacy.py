@@ -13,6 +13,7 @@ from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
 from fedsynth.evaluation.privacy import TITLES, PrivacyScores, RowLimits, privacy
@@ -225,7 +226,7 @@ def test_the_seed_decides_and_progress_is_told():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_adult(seed: int):
     frame = read_frame(public_data("adult.csv"))
-    table = draft_schema(frame).schema.encode(frame)
+    table = encode(draft_schema(frame).schema, frame)
     order = np.random.default_rng(seed).permutation(len(table))
     real, held, fresh = (table.take(order[part : part + 2500]) for part in (0, 2500, 5000))
     caps = RowLimits(attacked=400)

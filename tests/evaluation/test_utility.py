@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from tests.public_data import public_data
 
+from fedsynth import encoding
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one
 from fedsynth.evaluation.features import one_hot, quantiles_and_one_hot, standardised
@@ -38,7 +39,7 @@ def frame(rows: int, seed: int, signal: float = 2.0) -> pd.DataFrame:
 
 
 def table(rows: int, seed: int, signal: float = 2.0) -> Table:
-    return SCHEMA.encode(frame(rows, seed, signal))
+    return encoding.encode(SCHEMA, frame(rows, seed, signal))
 
 
 REAL, FRESH, TEST = table(900, 0), table(900, 1), table(600, 2)
@@ -74,7 +75,7 @@ def by_hand(kind: str) -> Callable[[pd.DataFrame, str], np.ndarray]:
                 encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(real[[name]])
                 parts.append(encoder.transform(data[[name]]))
             else:
-                parts.append(SCHEMA.encode(data).codes[SCHEMA.index(name)][:, None])
+                parts.append(encoding.encode(SCHEMA, data).codes[SCHEMA.index(name)][:, None])
         return np.concatenate(parts, axis=1, dtype=float)
 
     return matrix
@@ -155,7 +156,7 @@ def test_on_adult_fresh_rows_are_as_good_as_real_ones_and_shuffled_ones_teach_no
     from fedsynth.data.read import read_frame
 
     data = read_frame(public_data("adult.csv"))
-    adult = draft_schema(data).schema.encode(data)
+    adult = encoding.encode(draft_schema(data).schema, data)
     order = np.random.default_rng(0).permutation(len(adult))
     real, fresh, test = (adult.take(order[rows]) for rows in (slice(3000), slice(3000, 6000), slice(6000, 9000)))
     for score in utility(real, fresh, test, "income", repeats=1):
@@ -241,7 +242,7 @@ def test_synthetic_rows_of_one_value_predict_it():
 
 def test_features_without_spread_leave_a_guess_by_frequency():
     for often in (True, False):
-        mute = SCHEMA.encode(pd.DataFrame({"x": 0.0, "c": "a", "y": [often] * 7 + [not often] * 3, "z": 0.0}))
+        mute = encoding.encode(SCHEMA, pd.DataFrame({"x": 0.0, "c": "a", "y": [often] * 7 + [not often] * 3, "z": 0.0}))
         found = scores_by_learner(REAL, mute, TEST, "y", "fedtabdiff", 0)
         assert set(found["accuracy"].values()) == {(TEST.codes[2] == often).mean()}
         assert set(found["ROC AUC"].values()) == {0.5}
@@ -285,7 +286,7 @@ def test_a_missing_class_is_a_class_and_a_missing_number_is_no_label():
     rng = np.random.default_rng(0)
     data = pd.DataFrame({"k": rng.choice(np.array(["a", "b", None], dtype=object), 400)})
     data["v"] = data["k"].map({"a": 2.0, "b": 8.0}) + rng.normal(0, 0.5, 400)
-    one = schema.encode(data)
+    one = encoding.encode(schema, data)
     assert by_name(utility(one, one, one, "k", repeats=1))["macro F1"].synthetic.value > 0.9
     known = int(data["v"].notna().sum())
     (score, *_) = utility(one, one, one, "v", repeats=1)
@@ -297,7 +298,7 @@ def test_times_are_regressed_on():
     rng = np.random.default_rng(0)
     day = rng.integers(0, 360, 500)
     data = pd.DataFrame({"t": pd.Timestamp("2020-01-01") + pd.to_timedelta(day, unit="D"), "season": day // 90})
-    one = schema.encode(data)
+    one = encoding.encode(schema, data)
     assert by_name(utility(one, one, one, "t", repeats=1))["R2"].synthetic.value > 0.9
 
 
@@ -306,7 +307,7 @@ def test_constant_columns_and_tiny_tables_do_not_fail():
         (Numeric("n", 5, 5), Categorical("k", ("only",)), Boolean("y"), Numeric("gone", 0, 1, missing=True))
     )
     data = pd.DataFrame({"n": [5.0] * 6, "k": ["only"] * 6, "y": [True, False] * 3, "gone": [None] * 6})
-    one = schema.encode(data)
+    one = encoding.encode(schema, data)
     suites = set(SUITE_NAMES) - {"heterofedsyn" if find_spec("xgboost") is None else ""}
     for suite in suites:
         for score in utility(one, one, one, "y", suite=suite, repeats=1):
@@ -324,11 +325,11 @@ def test_a_class_of_one_row_and_many_classes_in_few_rows_do_not_fail():
     schema = Schema((Numeric("v", -5, 5), Categorical("k", tuple(range(25)))))
     rng = np.random.default_rng(0)
     kinds = np.where(np.arange(10_500) == 0, 2, rng.integers(0, 2, 10_500))
-    one = schema.encode(pd.DataFrame({"v": np.clip(rng.normal(kinds, 1), -5, 5), "k": kinds}))
+    one = encoding.encode(schema, pd.DataFrame({"v": np.clip(rng.normal(kinds, 1), -5, 5), "k": kinds}))
     test = one.take(np.arange(1, 500))
     suite = find_suite("default").tuned({"random forest": {"n_estimators": 2}, "gradient boosting": {"max_iter": 5}})
     assert by_name(utility(one, one, test, "k", suite=suite, repeats=1))["ROC AUC"].verdict == "good"
-    few = schema.encode(pd.DataFrame({"v": np.linspace(-5, 5, 30), "k": np.arange(30) % 25}))
+    few = encoding.encode(schema, pd.DataFrame({"v": np.linspace(-5, 5, 30), "k": np.arange(30) % 25}))
     assert by_name(utility(few, few, few, "k", suite=suite, repeats=1))["ROC AUC"].synthetic.value > 0.5
 
 
@@ -366,7 +367,7 @@ def test_what_cannot_be_scored_says_why():
     with pytest.raises(Unsupported, match="one class only"):
         utility(REAL, FRESH, TEST.take(TEST.codes[2] == 1), "y")
     schema = Schema((Categorical("id", tuple(range(60))), Boolean("y"), Numeric("v", 0, 1, missing=True)))
-    many = schema.encode(pd.DataFrame({"id": range(60), "y": [True, False] * 30, "v": [0.5] * 59 + [None]}))
+    many = encoding.encode(schema, pd.DataFrame({"id": range(60), "y": [True, False] * 30, "v": [0.5] * 59 + [None]}))
     with pytest.raises(Unsupported, match="more than 50"):
         utility(many, many, many, "id")
     with pytest.raises(Unsupported, match="more than 50"):
@@ -377,7 +378,7 @@ def test_what_cannot_be_scored_says_why():
         utility(many, many.take(np.array([59])), many, "v")
     with pytest.raises(Unsupported, match="fewer than 2 rows"):
         scores_by_learner(many, many, many.take(np.array([59])), "v", "flaim", 0)
-    alone = Schema((Boolean("y"),)).encode(pd.DataFrame({"y": [True, False] * 5}))
+    alone = encoding.encode(Schema((Boolean("y"),)), pd.DataFrame({"y": [True, False] * 5}))
     with pytest.raises(Unsupported, match="no other column"):
         utility(alone, alone, alone, "y")
 
@@ -406,8 +407,8 @@ def test_features_are_fitted_on_real_rows_only():
 def test_categories_that_real_rows_do_not_hold_have_no_feature_and_of_many_the_commonest_have_one():
     schema = Schema((Categorical("k", tuple(range(150))), Boolean("y")))
     kinds = [*range(149), *range(100)]
-    real = schema.encode(pd.DataFrame({"k": kinds, "y": True}))
-    probe = schema.encode(pd.DataFrame({"k": [3, 99, 100, 149], "y": True}))
+    real = encoding.encode(schema, pd.DataFrame({"k": kinds, "y": True}))
+    probe = encoding.encode(schema, pd.DataFrame({"k": [3, 99, 100, 149], "y": True}))
     for fit in (one_hot, quantiles_and_one_hot):
         found = fit(real, [0])(probe)
         assert found.shape == (4, 100)
@@ -417,7 +418,9 @@ def test_categories_that_real_rows_do_not_hold_have_no_feature_and_of_many_the_c
 
 def test_equal_numbers_are_not_divided_by_the_rounding_of_their_deviation():
     schema = Schema((Numeric("v", 0, 1), Boolean("y")))
-    real, probe = (schema.encode(pd.DataFrame({"v": values, "y": True})) for values in ([0.1] * 7, [0.1, 0.6]))
+    real, probe = (
+        encoding.encode(schema, pd.DataFrame({"v": values, "y": True})) for values in ([0.1] * 7, [0.1, 0.6])
+    )
     assert real.numbers[0].std() != 0
     assert standardised(real, [0])(probe)[:, 0] == pytest.approx([0, 0.5])
 

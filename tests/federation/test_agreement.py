@@ -24,6 +24,7 @@ from tests.world import Faulty, asked, last_reason
 
 from fedsynth.cli.plan import _plan_text
 from fedsynth.data.draft import draft_schema
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.agreement import Agreement, PlannedQuestion, options_of
 from fedsynth.federation.local import LocalNoise
@@ -560,7 +561,7 @@ def real(name: str) -> tuple[Schema, Table]:
     path = public_data(name)
     frame = pd.read_csv(path, skipinitialspace=True) if path.suffix == ".csv" else pd.read_parquet(path)
     schema = draft_schema(frame).schema
-    return schema, schema.encode(frame)
+    return schema, encode(schema, frame)
 
 
 def compare(

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from tests.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, Faulty, counts, losing, silent, start, table, tables
 
+from fedsynth.encoding import decode
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
@@ -146,7 +147,7 @@ def test_a_transcript_over_other_rows_or_another_schema_is_refused(tmp_path):
     sampled(path, method=method)
     rng, kept = np.random.default_rng(0), path.read_bytes()
     other = Schema((*SCHEMA.columns[:2], Categorical("age", ("young", "old"))))
-    frames = [SCHEMA.decode(rows, rng).assign(age="old") for rows in tables(4)]
+    frames = [decode(SCHEMA, rows, rng).assign(age="old") for rows in tables(4)]
     cases: list[dict[str, Any]] = [
         {"schema": other, "tables": frames},
         {"tables": tables(3)},

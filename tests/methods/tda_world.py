@@ -7,6 +7,7 @@ import pandas as pd
 from tests.world import warned_of_empty
 
 from fedsynth.bench.published.tda_sums import MixtureEncoding, MixtureSums, MomentSums
+from fedsynth.encoding import encode
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
@@ -50,7 +51,7 @@ def rows(count: int, seed: int) -> Table:
         }
     )
     frame.loc[rng.random(count) < 0.05, "town"] = None
-    return SCHEMA.encode(frame)
+    return encode(SCHEMA, frame)
 
 
 def partitions(table: Table) -> dict[str, list[Table]]:

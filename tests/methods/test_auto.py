@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from tests.world import TRUSTS, Faulty, contingency, losing, warned_of_empty
 
+from fedsynth.encoding import encode, problems
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
@@ -66,7 +67,7 @@ def test_it_is_three_sums_that_spend_the_whole_budget(trust):
     assert synthesizer.info["method"] == "auto"
     assert synthesizer.info["pilot"] == "tables"
     assert len(synthesizer.info["cliques"]) >= COLUMNS - 1
-    assert SCHEMA.problems(synthesizer.sample(500, 0)) == []
+    assert problems(SCHEMA, synthesizer.sample(500, 0)) == []
 
 
 @pytest.mark.parametrize("pure", [False, True])
@@ -159,7 +160,7 @@ def opposed(count: int, seed: int = 0, values: int = 2) -> Table:
     second = np.where(label % 2 == 0, 1, -1) * (0.9 * first + 0.3 * rng.normal(0, 1, count)) + 0.5 * label
     frame = pd.DataFrame({"one": first, "two": second, "label": [f"v{one}" for one in label]})
     numbers = [Numeric(name, float(frame[name].min()), float(frame[name].max())) for name in ("one", "two")]
-    return Schema((*numbers, Categorical("label", tuple(f"v{one}" for one in range(values))))).encode(frame)
+    return encode(Schema((*numbers, Categorical("label", tuple(f"v{one}" for one in range(values))))), frame)
 
 
 @pytest.mark.parametrize("target", ["label", None])
@@ -183,7 +184,7 @@ def test_zeros_that_occur_together_do_not_order_the_places_of_other_rows():
     some = rng.random(20_000) < 0.4
     frame = pd.DataFrame({name: np.where(some, rng.gamma(2.0, 50.0, len(some)), 0.0) for name in "xy"})
     schema = Schema((Numeric("x", 0.0, 1000.0), Numeric("y", 0.0, 1000.0)))
-    synthesizer = Auto().fit(federate([schema.encode(frame)], schema, BUDGET, trust=TrustedServer(), seed=0))
+    synthesizer = Auto().fit(federate([encode(schema, frame)], schema, BUDGET, trust=TrustedServer(), seed=0))
     rows = synthesizer.sample(20_000, np.random.default_rng(0))
     assert ((rows["x"] > 0) == (rows["y"] > 0)).mean() > 0.98
     positive = rows[(rows["x"] > 0) & (rows["y"] > 0)]
@@ -227,7 +228,7 @@ def test_pairs_that_others_imply_leave_room_for_the_rest(seed):
     table = copied(20_000, seed)
     federation = federate([table], table.schema, BUDGET, trust=TrustedServer(), seed=seed)
     synthesizer = Auto(max_megabytes=0.012).fit(federation)
-    found = table.schema.encode(synthesizer.sample(20_000, np.random.default_rng(0)))
+    found = encode(table.schema, synthesizer.sample(20_000, np.random.default_rng(0)))
     errors = [
         np.abs(contingency(found, pair) - contingency(table, pair)).sum() / 20_000 for pair in ((0, 5), (0, 6), (5, 6))
     ]
@@ -245,7 +246,7 @@ def test_the_survey_gets_more_if_a_column_is_a_number():
     shares = []
     number = Numeric("n", 0, 1000, integer=True)
     for schema in (Schema(tuple(letters)), Schema((*letters, number))):
-        table = schema.encode(frame[list(schema.names)])
+        table = encode(schema, frame[list(schema.names)])
         federation = federate([table], schema, BUDGET, trust=TrustedServer(), seed=0)
         Auto().fit(federation)
         shares.append(federation.ledger.entries[0].cost.rho / BUDGET.rho)
@@ -290,7 +291,7 @@ def test_no_rows_at_all(budget):
         with warned_of_empty(tables):
             federation = federate(tables, SCHEMA, budget, trust=TrustedServer(), seed=0)
         synthesizer = Auto().fit(federation)
-        assert SCHEMA.problems(synthesizer.sample(20, 0)) == []
+        assert problems(SCHEMA, synthesizer.sample(20, 0)) == []
 
 
 def test_exact_counts_give_exact_pairs():
@@ -323,7 +324,7 @@ def test_many_columns_of_a_thousand_values_are_not_refused():
     table = Table(schema, tuple(column.astype(np.uint16) for column in columns))
     synthesizer, heard, _ = fitted(Auto(), [table])
     assert all(query.cells(schema) <= 2**22 for query in heard)
-    assert schema.problems(synthesizer.sample(200, 0)) == []
+    assert problems(schema, synthesizer.sample(200, 0)) == []
 
 
 @pytest.mark.slow
@@ -343,9 +344,9 @@ def test_a_hundred_columns():
             for k in range(100)
         }
     )
-    synthesizer, heard, _ = fitted(Auto(), [schema.encode(frame)])
+    synthesizer, heard, _ = fitted(Auto(), [encode(schema, frame)])
     assert all(query.cells(schema) <= 2**22 for query in heard)
-    assert schema.problems(synthesizer.sample(200, 0)) == []
+    assert problems(schema, synthesizer.sample(200, 0)) == []
     assert len(synthesizer.info["cliques"]) >= 60
 
 
@@ -356,7 +357,7 @@ def test_a_fit_survives_a_trip_to_disk_and_repeats_itself(tmp_path):
     codes = chained(3000)
     frame = pd.DataFrame({f"c{k}": [f"v{v}" for v in codes.codes[k]] for k in range(3)})
     frame["x"], frame["y"] = x, np.clip(np.round(np.log(x) * 5 - 20), -50, 50)
-    held = [schema.encode(frame)]
+    held = [encode(schema, frame)]
     one, two = (Auto(target="x").fit(federate(held, schema, BUDGET, trust=TrustedServer(), seed=4)) for _ in range(2))
     pd.testing.assert_frame_equal(one.sample(300, 1), two.sample(300, 1))
     one.save(tmp_path / "model.fsyn")

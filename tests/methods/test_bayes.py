@@ -17,6 +17,7 @@ from tests.world import Faulty, contingency, warned_of_empty
 from fedsynth.bench.grid import training_and_test
 from fedsynth.bench.published.migration import FedMigrationPaper
 from fedsynth.bench.spec import read_spec
+from fedsynth.encoding import decode, encode, problems
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
 from fedsynth.federation.local import LocalNoise
@@ -68,7 +69,7 @@ def rows(count: int, seed: int) -> Table:
             "label": label,
         }
     )
-    return SCHEMA.encode(frame)
+    return encode(SCHEMA, frame)
 
 
 def splits(table: Table) -> dict[str, list[Table]]:
@@ -309,12 +310,12 @@ def test_rows_fit_the_schema_and_survive_a_trip_to_disk(tmp_path):
     for method in (FedChowLiu(), FedMigration(rounds=1, interval=1, population=6, selection=2)):
         fitted = method.fit(federate(splits(rows(1500, 0))["thirds"], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
         frame = fitted.sample(3000, 1)
-        assert SCHEMA.problems(frame) == []
+        assert problems(SCHEMA, frame) == []
         assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == {
-            name: str(dtype) for name, dtype in SCHEMA.decode(rows(9, 0), np.random.default_rng(0)).dtypes.items()
+            name: str(dtype) for name, dtype in decode(SCHEMA, rows(9, 0), np.random.default_rng(0)).dtypes.items()
         }
         table = fitted.sample_table(3000, 1)
-        again = SCHEMA.encode(frame)
+        again = encode(SCHEMA, frame)
         assert all((a == b).all() for a, b in zip(table.codes, again.codes, strict=True))
         fitted.save(tmp_path / "m.fedsynth")
         loaded = load(tmp_path / "m.fedsynth")
@@ -327,7 +328,7 @@ def test_rows_fit_the_schema_and_survive_a_trip_to_disk(tmp_path):
 @pytest.mark.parametrize("method", [FedChowLiu(), FedMigration(rounds=1, interval=1), PrivBayes()])
 def test_one_column_has_no_parents(method):
     schema = Schema((Categorical("a", ("x", "y", "z")),))
-    table = schema.encode(pd.DataFrame({"a": ["x", "x", "y", "z"] * 100}))
+    table = encode(schema, pd.DataFrame({"a": ["x", "x", "y", "z"] * 100}))
     federation = federate([table], schema, BUDGET, trust=TrustedServer(), seed=0)
     shares = contingency(method.fit(federation).sample_table(4000, 0), (0,)) / 4000
     np.testing.assert_allclose(shares, [0.5, 0.25, 0.25], atol=0.08)
@@ -377,7 +378,7 @@ def test_the_published_search_is_not_private_and_needs_a_policy_that_says_so():
     with pytest.raises(Refused):
         method.fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
     federation = federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
-    assert SCHEMA.problems(method.fit(federation).sample(300, 0)) == []
+    assert problems(SCHEMA, method.fit(federation).sample(300, 0)) == []
     assert "NOT PRIVATE" in federation.statement.headline
     assert all(isinstance(entry.release, Exact) for entry in federation.ledger.entries)
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from fedsynth import Budget, Categorical, Numeric, Schema, federate
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
@@ -65,7 +66,7 @@ def customers(seed: int, rows: int = 7000) -> pd.DataFrame:
 
 
 def at_sites(seed: int, sites: int = 3) -> list[Table]:
-    table = SCHEMA.encode(customers(seed))
+    table = encode(SCHEMA, customers(seed))
     return [table.take(np.arange(k, len(table), sites)) for k in range(sites)]
 
 
@@ -145,7 +146,7 @@ def test_shares_that_cannot_be_are_refused(kind, share):
 @pytest.mark.parametrize("kind", [OneShot, FedPrivSyn, AllMarginals, MST])
 def test_a_single_column_is_surveyed_and_measured_again(kind):
     schema = Schema((Numeric("gain", 0.0, 1e5),))
-    table = schema.encode(customers(0)[["gain"]])
+    table = encode(schema, customers(0)[["gain"]])
     federation = federate([table], schema, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
     rows = kind(bins_share=0.5).fit(federation).sample(5000, 0)
     assert abs((rows["gain"] == 0).mean() - 0.78) < 0.03
@@ -157,7 +158,7 @@ def test_a_survey_says_something_of_columns_that_are_measured_again():
     The variance of a survey's groups is overstated: that of a cell's parts is added up, though their sum is known.
     """
     errors = {"survey": 0.0, "measured": 0.0, "both": 0.0}
-    table = SCHEMA.encode(customers(2))
+    table = encode(SCHEMA, customers(2))
     for seed in range(30):
         federation = federate([table], SCHEMA, Budget(0.5, 1e-6), trust=LocalNoise(), seed=seed)
         domain = surveyed(federation, 0.5, 1, 0.1)
@@ -256,7 +257,7 @@ def test_the_distance_of_a_coarse_table_is_unbiased():
 
 
 def test_a_pilot_tells_the_pairs_that_depend_from_those_that_do_not():
-    table = SCHEMA.encode(customers(3))
+    table = encode(SCHEMA, customers(3))
     pairs = list(itertools.combinations(range(6), 2))
     strong = {tuple(sorted(SCHEMA.index(name) for name in pair)) for pair in STRONG}
     for seed in range(10):

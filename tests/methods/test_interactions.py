@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tests.world import request_of
 
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
@@ -322,7 +323,7 @@ def test_contrasts_tell_equally_common_values_apart_that_one_division_mixes():
     schema = Schema((Categorical("c", tuple("abcd")), Numeric("x", 0.0, 1.0)))
     kind = rng.integers(0, 4, 20_000)
     number = np.where(np.isin(kind, (0, 3)), 0.75, 0.25) + rng.uniform(-0.2, 0.2, kind.size)
-    rows = schema.encode(pd.DataFrame({"c": np.array(list("abcd"))[kind], "x": number}))
+    rows = encode(schema, pd.DataFrame({"c": np.array(list("abcd"))[kind], "x": number}))
     found = []
     for counts in permutations([5003.0, 5002.0, 5001.0, 5000.0]):
         federation = federate([rows], schema, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)

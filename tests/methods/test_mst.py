@@ -10,6 +10,7 @@ from tests.contract.world import SCHEMA, random_table
 from tests.world import contingency
 
 from fedsynth import Budget, Categorical, Numeric, Schema, federate
+from fedsynth.encoding import decode, encode
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.domain import Domain
@@ -56,12 +57,12 @@ def test_the_likelihood_of_rows_is_that_of_their_groups_and_of_the_value_within(
     schema = Schema((Categorical("x", tuple("abcdef")), Numeric("y", 0.0, 4.0, bins=4)))
     rng = np.random.default_rng(0)
     x, y = rng.choice(6, 2000, p=[0.5, 0.44, 0.03, 0.01, 0.01, 0.01]), rng.integers(0, 4, 2000)
-    table = schema.encode(schema.decode([x, y], rng))
+    table = encode(schema, decode(schema, [x, y], rng))
     fitted = MST(rare=6.0, bins_share=0.0).fit(
         federate([table], schema, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
     )
     assert fitted.axes[0].groups.tolist() != list(range(6))  # type: ignore[attr-defined]
-    every = schema.encode(schema.decode([np.repeat(np.arange(6), 4), np.tile(np.arange(4), 6)], rng))
+    every = encode(schema, decode(schema, [np.repeat(np.arange(6), 4), np.tile(np.arange(4), 6)], rng))
     assert fitted.log_likelihood is not None
     likely = np.exp(fitted.log_likelihood(every))
     assert likely.sum() == pytest.approx(1.0)

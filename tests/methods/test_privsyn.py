@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.world import contingency, warned_of_empty
 
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
@@ -231,7 +232,7 @@ def test_scores_of_a_vault_are_exact_but_for_their_noise_and_paid_for():
 
 def test_one_column_has_no_pairs():
     schema = Schema((Categorical("a", ("x", "y", "z")),))
-    table = schema.encode(pd.DataFrame({"a": ["x", "x", "y", "z"] * 50}))
+    table = encode(schema, pd.DataFrame({"a": ["x", "x", "y", "z"] * 50}))
     for method in (FedPrivSyn(), AdaFedPrivSyn()):
         federation = federate([table], schema, Budget(1.0, 1e-6), trust=LocalNoise(), seed=0)
         assert len(method.fit(federation).sample(rng=0)) == pytest.approx(200, abs=40)

@@ -12,6 +12,7 @@ from tests.data.shapes import DOSES, SCHEMA, at_sites, shapes
 from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
+from fedsynth.encoding import encode, problems
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
@@ -71,7 +72,7 @@ def shoppers(trust: str) -> list[Frames]:
     """Return the shoppers and synthetic ones, under the schema that is drafted from them."""
     real = pd.read_parquet(public_data("shoppers.parquet"))
     schema = draft_schema(real).schema
-    table = schema.encode(real)
+    table = encode(schema, real)
     sites = [table.take(np.arange(k, len(table), SITES)) for k in range(SITES)]
     found = []
     for seed in range(SHOPPERS_SEEDS):
@@ -146,7 +147,7 @@ def test_correlations_stay(first, second, trust):
 def test_integers_beyond_doubles_and_categories_stay_what_they_are():
     real, synthetic = made("trusted")[0]
     assert set(synthetic["account"]) <= set(real["account"].astype(str))
-    assert SCHEMA.problems(synthetic) == []
+    assert problems(SCHEMA, synthetic) == []
     for name in ("account", "region", "plan"):
         shares = [one[name].astype(str).value_counts(normalize=True) for one in (real, synthetic)]
         assert (shares[0] - shares[1]).abs().max() < 0.03

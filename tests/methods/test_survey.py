@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tests.world import warned_of_empty
 
+from fedsynth.encoding import encode
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
@@ -52,7 +53,7 @@ def rows(count: int, seed: int = 0) -> Table:
         }
     )
     frame["cents"] = frame["cents"].mask(rng.random(count) < 0.1)
-    return SCHEMA.encode(frame)
+    return encode(SCHEMA, frame)
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counts]:
@@ -70,7 +71,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counts]:
 def wide(columns: int) -> tuple[Schema, Table]:
     schema = Schema(tuple(Numeric(f"x{k}", 0.0, 1e6) for k in range(columns)))
     rng = np.random.default_rng(0)
-    return schema, schema.encode(pd.DataFrame({f"x{k}": rng.gamma(1, 5000, 40) for k in range(columns)}))
+    return schema, encode(schema, pd.DataFrame({f"x{k}": rng.gamma(1, 5000, 40) for k in range(columns)}))
 
 
 def test_the_cells_of_many_columns_stay_below_the_limit_of_a_sum(monkeypatch):
@@ -88,7 +89,7 @@ def test_the_cells_of_many_columns_stay_below_the_limit_of_a_sum(monkeypatch):
 def test_a_level_that_was_left_out_is_not_cut_to(monkeypatch):
     """Ten thousand rows at one value: counts go down to a cell of level two where level three is not asked."""
     schema = Schema((Numeric("x", 0.0, 1e6), Numeric("y", 0.0, 1e6)))
-    table = schema.encode(pd.DataFrame({"x": np.full(10_000, 1234.5), "y": np.full(10_000, 777_777.7)}))
+    table = encode(schema, pd.DataFrame({"x": np.full(10_000, 1234.5), "y": np.full(10_000, 777_777.7)}))
     values, levels = (1234.5, 777_777.7), AdaptiveBins.levels(schema.stored[0])
     for largest, finest in ((2**22, (2, 2)), (36_000, (1, 2)), (100, (1, 1))):
         monkeypatch.setattr(module, "_LARGEST", largest)
@@ -206,7 +207,7 @@ def test_values_that_many_rows_share_come_out_as_themselves(trust: Trust, seed: 
     price = np.where(pick < 0.17, 1000.0, np.where(pick < 0.3, 473.68, np.where(pick < 0.38, 3000.0, smooth)))
     dose = rng.choice([0.125, 0.25, 0.5, 3.5, np.nan], len(pick), p=[0.1, 0.3, 0.35, 0.2, 0.05])
     frame = pd.DataFrame({"price": price, "dose": dose, "label": rng.random(len(pick)) < 0.4})
-    table = PRICES.encode(frame)
+    table = encode(PRICES, frame)
     sites = [table.take(np.arange(k, len(table), 3)) for k in range(3)]
     federation = federate(sites, PRICES, BUDGET, trust=trust, seed=seed)
     columns = survey(federation, 0.5).columns
@@ -251,7 +252,7 @@ def test_prices_that_are_not_round_stay_themselves_under_any_bound(high: float, 
     schema, rng = Schema((Numeric("price", 0.0, high, decimals=2), Boolean("label"))), np.random.default_rng(0)
     smooth = np.exp(rng.normal(3, 1, 10_000)).round(2).clip(0, high)
     price = np.where(rng.random(10_000) < 0.5, rng.choice([9.99, 19.99, 49.99, 99.95], 10_000), smooth)
-    table = schema.encode(pd.DataFrame({"price": price, "label": smooth > 20}))
+    table = encode(schema, pd.DataFrame({"price": price, "label": smooth > 20}))
     (cells, _) = survey(federate([table], schema, budget, trust=TrustedServer(), seed=0), 0.5).columns
     shares = np.bincount(cells.groups, weights=cells.counts)
     drawn = cells.drawn(rng.choice(len(shares), 20_000, p=shares / shares.sum()), rng)
@@ -315,7 +316,7 @@ def test_a_column_of_which_noise_hides_some_rows_is_named_in_a_warning(caplog):
     schema = Schema((Numeric("gain", 0.0, 1e6), Numeric("age", 0, 110, integer=True)))
     rng = np.random.default_rng(0)
     gain = np.where(np.arange(20_000) < 100, np.exp(rng.normal(5, 1.5, 20_000)), 0.0)
-    table = schema.encode(pd.DataFrame({"gain": gain, "age": rng.integers(20, 70, 20_000)}))
+    table = encode(schema, pd.DataFrame({"gain": gain, "age": rng.integers(20, 70, 20_000)}))
     federation = federate([table], schema, BUDGET, trust=TrustedServer(), seed=0, public_sizes=True)
     assert survey(federation, 0.35).columns[0].unplaced > 0
     (said,) = (record.getMessage() for record in caplog.records)

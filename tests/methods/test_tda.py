@@ -23,6 +23,7 @@ from tests.public_data import public_data
 from tests.world import TRUSTS, Faulty, silent, warned_of_empty
 
 from fedsynth.bench.published.tda import FedTDAMixture, FedTDAPaper
+from fedsynth.encoding import encode, problems
 from fedsynth.errors import InvalidParameter, Refused, SchemaError
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
@@ -64,12 +65,12 @@ def test_it_spends_its_budget_exactly_in_a_few_plain_sums(trust, public):
     asked = [entry.kind for entry in federation.ledger.entries]
     assert asked in [["counts"] * sums + ["products"] for sums in (2, 3, 4)]
     assert made.model.total == pytest.approx(1200, abs=1e-9 if public else 200)
-    assert not SCHEMA.problems(made.sample(200, 0))
+    assert not problems(SCHEMA, made.sample(200, 0))
 
 
 def test_where_no_values_need_an_order_and_no_pairs_exist_nothing_is_spent_on_them():
     one = Schema((Numeric("x", 0.0, 1.0),))
-    federation = federate([one.encode(pd.DataFrame({"x": [0.1, 0.9] * 200}))], one, BUDGET, trust=LocalNoise(), seed=0)
+    federation = federate([encode(one, pd.DataFrame({"x": [0.1, 0.9] * 200}))], one, BUDGET, trust=LocalNoise(), seed=0)
     made = FedTDA().fit(federation)
     assert {entry.kind for entry in federation.ledger.entries} == {"counts"}
     assert federation.ledger.spent.rho <= BUDGET.rho  # less, where nothing is left to cut
@@ -77,7 +78,7 @@ def test_where_no_values_need_an_order_and_no_pairs_exist_nothing_is_spent_on_th
 
     two = Schema((Numeric("x", 0.0, 1.0), Boolean("y")))
     frame = pd.DataFrame({"x": [0.1, 0.9] * 200, "y": [True, False] * 200})
-    federation = federate([two.encode(frame)], two, BUDGET, trust=TrustedServer(), seed=0)
+    federation = federate([encode(two, frame)], two, BUDGET, trust=TrustedServer(), seed=0)
     FedTDA().fit(federation)
     assert {entry.kind for entry in federation.ledger.entries} == {"counts", "products"}
     assert federation.ledger.spent.rho == pytest.approx(BUDGET.rho)
@@ -87,7 +88,7 @@ def test_a_budget_of_pure_epsilon_is_spent_in_pure_epsilon():
     federation = federate([rows(900, 0)], SCHEMA, Budget(2.0, 0), trust=TrustedServer(), seed=0)
     made = FedTDA().fit(federation)
     assert federation.ledger.spent.epsilon == pytest.approx(2.0)
-    assert not SCHEMA.problems(made.sample(200, 0))
+    assert not problems(SCHEMA, made.sample(200, 0))
 
 
 @pytest.mark.parametrize("method", [FedTDA(), *REPLICAS])
@@ -97,7 +98,7 @@ def test_few_rows_or_none_still_make_a_synthesizer(method):
             federation = federate(
                 sites, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True, queries=REPLICA_QUERIES
             )
-        assert not SCHEMA.problems(method.fit(federation).sample(40, 0))
+        assert not problems(SCHEMA, method.fit(federation).sample(40, 0))
 
 
 def test_with_a_large_budget_it_is_the_exact_copula():
@@ -180,7 +181,7 @@ def test_missing_values_stay_missing_with_those_that_they_go_with():
     rng = np.random.default_rng(0)
     a = rng.random(6000) < 0.4
     x = pd.Series(rng.random(6000)).mask(a & (rng.random(6000) < 0.5))
-    table = schema.encode(pd.DataFrame({"a": a, "x": x}))
+    table = encode(schema, pd.DataFrame({"a": a, "x": x}))
     made = FedTDA().fit(federate([table], schema, Budget(8.0, 1e-6), trust=TrustedServer(), seed=0))
     drawn = made.sample(20_000, 0)
     assert drawn["x"].isna().mean() == pytest.approx(0.2, abs=0.02)
@@ -278,7 +279,7 @@ def real(name: str) -> Table:
             columns.append(Numeric(str(column), float(values.min()), float(values.max()), integer=whole))
         else:
             columns.append(Categorical(str(column), tuple(sorted(values.unique().tolist()))))
-    return Schema(tuple(columns), missing_values=()).encode(frame)
+    return encode(Schema(tuple(columns), missing_values=()), frame)
 
 
 def slopes(table: Table, drawn: Table) -> dict[str, float]:

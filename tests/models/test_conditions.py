@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 from scipy.stats import chisquare, kstest
 
+from fedsynth import encoding
 from fedsynth.bench.published.mixture import Mixture, TwoAxes
+from fedsynth.encoding import encode, problems
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork, GivenNetwork
@@ -152,11 +154,11 @@ def test_rows_under_conditions_are_those_that_meet_them_among_all_rows(made, con
     frame = fitted.sample(rows, 1, conditions)
     assert len(frame) == rows
     assert meets(frame, conditions).all()
-    assert SCHEMA.problems(frame) == []
+    assert problems(SCHEMA, frame) == []
     assert frame.dtypes.tolist() == everything.dtypes.tolist()
     among = everything[meets(everything, conditions)]
     assert len(among) > 300
-    given, seen = SCHEMA.encode(frame), SCHEMA.encode(among)
+    given, seen = encode(SCHEMA, frame), encoding.encode(SCHEMA, among)
     # Gradual updates copy rows and aim at pairs alone: what they say of three columns differs from run to run.
     slack = 0.02 if isinstance(fitted.model, GradualRows) else 0.004
     for a, b in itertools.combinations(range(6), 2):

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import chisquare, multivariate_normal, norm
 
 from fedsynth.bench.published.mixture import Mixture, TwoAxes
+from fedsynth.encoding import encode, problems
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.copula import Copula, OneAxis, latent_correlation, nearest_correlation, shrunk
 from fedsynth.models.normal_scores import FARTHEST, NormalScores, correspondence_order
@@ -93,7 +94,7 @@ def test_numbers_become_the_codes_and_dtypes_of_the_schema(name):
     series = column.series(x)
     bins = np.clip(np.searchsorted(column.bin_edges, x, side="right") - 1, 0, len(column.bin_edges) - 2)
     codes = np.where(np.isnan(x), len(column.bin_edges) - 1, bins)
-    again = Schema((column,)).encode(pd.DataFrame({"x": series}))
+    again = encode(Schema((column,)), pd.DataFrame({"x": series}))
     assert (again.codes[0] == codes).all()
     decoded = column.decode(codes, np.random.default_rng(0))
     assert series.dtype == decoded.dtype
@@ -103,7 +104,7 @@ def test_numbers_become_the_codes_and_dtypes_of_the_schema(name):
 def test_a_time_with_a_zone_keeps_it():
     column = Datetime("x", "2024-01-01", "2024-02-01", timezone="Europe/Berlin", missing=True)
     frame = pd.DataFrame({"x": ["2024-01-03T05:00:00+01:00", None]})
-    table = Schema((column,)).encode(frame)
+    table = encode(Schema((column,)), frame)
     series = column.series(table.numbers[0])
     assert str(series.dtype) == "datetime64[us, Europe/Berlin]"
     assert series.iloc[0] == pd.Timestamp("2024-01-03T05:00:00+01:00")
@@ -274,8 +275,8 @@ def test_rows_fit_the_schema_and_survive_saving(paper, tmp_path):
     made = synthesizer(paper)
     frame = made.sample(rng=0)
     assert len(frame) == 321
-    assert not SCHEMA.problems(frame)
-    table = SCHEMA.encode(frame)
+    assert not problems(SCHEMA, frame)
+    table = encode(SCHEMA, frame)
     for ours, encoded in zip(made.sample_table(rng=0).codes, table.codes, strict=True):
         assert (ours == encoded).all()
     for at, numbers in made.sample_table(rng=0).numbers.items():

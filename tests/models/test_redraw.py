@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests import telco
 
+from fedsynth.encoding import encode, publish
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.models.conditions import parse_conditions, read_conditions
 from fedsynth.models.gum import GradualRows, GradualUpdate
@@ -108,5 +109,5 @@ def test_the_likelihood_of_published_rows_is_that_of_what_is_stored():
     model = MarkovRandomField(schema.sizes, 1000.0, [clique], [rng.normal(0, 1, schema.shape(clique))])
     likelihood = Synthesizer(schema, own_bins(schema), model).log_likelihood
     assert likelihood is not None
-    table: Table = schema.encode(telco.customers(300, 0))
-    np.testing.assert_array_equal(likelihood(schema.publish(table)), likelihood(table))
+    table: Table = encode(schema, telco.customers(300, 0))
+    np.testing.assert_array_equal(likelihood(publish(schema, table)), likelihood(table))

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from tests.contract.world import SCHEMA, random_table
 
+from fedsynth.encoding import decode
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.transport import InProcess
 from fedsynth.runs.folder import RunFolder
@@ -81,7 +82,7 @@ def test_a_run_is_found_again_with_its_rows_where_both_were_moved(tmp_path, monk
     """What a colleague gets in an archive is measured there as it was here."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    SCHEMA.decode(random_table(60, 1), np.random.default_rng(0)).to_csv("rows.csv", index=False)
+    decode(SCHEMA, random_table(60, 1), np.random.default_rng(0)).to_csv("rows.csv", index=False)
     SCHEMA.save(Path("agreed.toml"))
     job = replace(SIMULATED, data="rows.csv", holdout=0.0)
     here = run_simulated(job, Path("run"))

@@ -16,6 +16,7 @@ from tests.world import BUDGET, REGION, SCHEMA, SEX, TRUSTS, counts, table, tabl
 import fedsynth
 from fedsynth.archive import pack, unpack
 from fedsynth.data.partition import parse_partition, split
+from fedsynth.encoding import decode, encode
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.noise_record import NoiseRecord
@@ -124,7 +125,7 @@ def test_the_groups_of_a_run_are_below_the_noise_and_large_ones_are_not_listed()
     rng = np.random.default_rng(2)
     code = np.minimum(rng.geometric(0.2, 12_000) - 1, 39).astype(np.uint8)
     sick = (rng.random(12_000) < np.where(code < 3, 0.5, 0.1)).astype(np.uint8)
-    rows = MANY.encode(MANY.decode([code, sick, np.zeros(12_000, np.uint8)], rng))
+    rows = encode(MANY, decode(MANY, [code, sick, np.zeros(12_000, np.uint8)], rng))
     run = federate(
         split(rows, 5, parse_partition("iid", MANY), rng), MANY, Budget(0.3, 1e-6), trust=SecureSum(), seed=3
     )

@@ -18,6 +18,7 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import split
 from fedsynth.data.read import read_frame
 from fedsynth.datasets import patients_schema
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
@@ -301,7 +302,7 @@ def test_impossible_wishes_are_refused(options):
 def test_errors_on_real_rows_lie_in_the_predicted_range(name, budget):
     frame = read_frame(public_data(name)).sample(20_000, random_state=0).reset_index(drop=True)
     schema = draft_schema(frame).schema
-    table = schema.encode(frame)
+    table = encode(schema, frame)
     planned = PlannedRun(Terms(schema, budget, "trusted"), len(table), 5)
     methods: dict[str, Method] = {"oneshot": OneShot(), "fedprivsyn": FedPrivSyn(), "tda": FedTDA(), "mst": MST()}
     found = advise(planned, methods, tables=3, seconds=500)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, Faulty, counts, start, table, tables
 
 from fedsynth.deep.fedvae import FedVAE
+from fedsynth.encoding import decode
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.noise_record import DROWNED, UNTRAINED, NoiseRecord
 from fedsynth.federation.query import Counts
@@ -209,7 +210,7 @@ def test_a_dry_run_has_the_noise_of_the_run(method, trust):
 def test_training_under_noise_is_told_of_before_anything_is_asked(caplog, tmp_path: Path):
     pytest.importorskip("torch")
     rng = np.random.default_rng(0)
-    frame = SCHEMA.decode(list(table(400).codes), rng)
+    frame = decode(SCHEMA, list(table(400).codes), rng)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     SCHEMA.save(tmp_path / "schema.toml")
     job = Job(

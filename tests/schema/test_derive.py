@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import telco
 
+from fedsynth.encoding import broken, decode, encode, problems, publish, store, with_numbers
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Computed, Datetime, Identifier, Numeric, Rule, Schema, Stored
-from fedsynth.schema.derive import breaking, forbidden_cells, with_numbers
+from fedsynth.schema.misfits import breaking
 
 BOUNDS: dict[str, Any] = {"lower": 0.0, "upper": 10.0}
 A = Numeric("a", -10, 10, missing=True)
@@ -40,7 +41,7 @@ ANY = st.none() | st.floats() | st.integers() | st.text(max_size=3) | st.sampled
 
 
 def encoded(schema: Schema, **columns: list[Any]) -> Table:
-    return schema.encode(pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()}))
+    return encode(schema, pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()}))
 
 
 def test_stored_numbers_are_differences_and_ratios():
@@ -91,20 +92,20 @@ def test_every_row_is_encoded_by_itself_and_dropped_by_its_own_values_alone(a, o
 
 def test_rows_come_back_as_they_were_and_under_either_schema():
     frame = telco.customers(500, 3)
-    table = telco.SCHEMA.encode(frame)
-    published = telco.SCHEMA.publish(table)
+    table = encode(telco.SCHEMA, frame)
+    published = publish(telco.SCHEMA, table)
     for name in ("total", "monthly", "begin", "end"):
         at = published.schema.index(name)
-        right = telco.SCHEMA.plain().encode(frame.assign(days=0, online=True)).numbers[at]
+        right = encode(telco.SCHEMA.plain(), frame.assign(days=0, online=True)).numbers[at]
         np.testing.assert_allclose(published.numbers[at], right, rtol=1e-12)
-    again = telco.SCHEMA.store(published)
+    again = store(telco.SCHEMA, published)
     for one, other in zip(table.codes, again.codes, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert not any(mask.any() for mask in telco.SCHEMA.broken(published).values())
-    back = telco.SCHEMA.decode(table, np.random.default_rng(0))
+    assert not any(mask.any() for mask in broken(telco.SCHEMA, published).values())
+    back = decode(telco.SCHEMA, table, np.random.default_rng(0))
     assert list(back.columns) == [column.name for column in telco.SCHEMA.columns]
     with pytest.raises(Unsupported, match="no numbers to derive columns from"):
-        telco.SCHEMA.publish(Table(telco.SCHEMA, table.codes))
+        publish(telco.SCHEMA, Table(telco.SCHEMA, table.codes))
     # Drawn from bins, an end may lie past the last day; every other form holds for whatever is drawn.
     assert set(telco.broken(back)) <= {"ratio"}
 
@@ -114,7 +115,7 @@ def test_values_that_are_drawn_lie_within_the_bounds_of_their_form_and_their_col
     for schema in (DIFFERENCE, REVERSED, RATIO, CHAIN):
         codes = tuple(rng.integers(0, size, 2000).astype(np.uint8) for size in schema.sizes)
         table = with_numbers(Table(schema, codes), rng)
-        published = schema.publish(table)
+        published = publish(schema, table)
         for link in schema.links.values():
             values = published.numbers[published.schema.index(link.column.name)]
             other = published.numbers[published.schema.index(schema.names[link.other])]
@@ -139,9 +140,9 @@ def test_computed_columns_are_never_asked_for():
     assert schema.names == ("n", "price", "city")
     table = encoded(schema, n=[3, 2], price=[1.5, 0.25], city=["Paris", "Bern"])
     assert schema.digest == Schema(schema.columns[:3]).digest
-    values = schema.plain().decode(schema.publish(table), np.random.default_rng(0))
-    assert schema.publish(table).numbers[3].tolist() == [4.5, 0.5]
-    assert schema.publish(table).numbers[4].tolist() == [1.5, -1.5]
+    values = decode(schema.plain(), publish(schema, table), np.random.default_rng(0))
+    assert publish(schema, table).numbers[3].tolist() == [4.5, 0.5]
+    assert publish(schema, table).numbers[4].tolist() == [1.5, -1.5]
     assert values["land"].isna().tolist() == [False, True]
     assert values["land"][0] == "FR"
     with pytest.raises(SchemaError, match="column 'paid' is not stored at the sites"):
@@ -150,10 +151,10 @@ def test_computed_columns_are_never_asked_for():
     real = pd.DataFrame({"n": [3, 2], "price": [1.5, 0.25], "city": ["Paris", "Bern"], "paid": [4.5, 3.0]})
     plain = schema.plain(real.columns)
     assert plain.names == ("n", "price", "city", "paid")
-    assert {said: mask.tolist() for said, mask in schema.broken(plain.encode(real)).items()} == {
+    assert {said: mask.tolist() for said, mask in broken(schema, encode(plain, real)).items()} == {
         "paid as computed, from 0 to 45": [False, True]
     }
-    assert schema.problems(real) == breaking({"paid as computed, from 0 to 45": 1})
+    assert problems(schema, real) == breaking({"paid as computed, from 0 to 45": 1})
 
 
 def test_rules_name_rows_and_cells():
@@ -166,10 +167,10 @@ def test_rules_name_rows_and_cells():
         rules=(Rule({"b": [True], "a": ["x", ""]}), Rule({"c": [1, 2], "b": [False], "a": ["y"]})),
     )
     table = encoded(schema, a=["x", "x", "y", "z", None], b=[True, False, False, True, True], c=[3, 1, 1, 1, 1])
-    masks = [mask.tolist() for mask in schema.broken(table).values()]
+    masks = [mask.tolist() for mask in broken(schema, table).values()]
     assert masks == [[True, False, False, False, True], [False, False, True, False, False]]
     assert len(table) == 5  # encoding drops none of them
-    cells = forbidden_cells(schema)
+    cells = schema.forbidden_cells()
     assert np.argwhere(cells[0, 1]).tolist() == [[0, 1], [3, 1]]
     assert np.argwhere(cells[0, 1, 2]).tolist() == [[1, 0, 0], [1, 0, 1]]
 
@@ -178,24 +179,24 @@ def test_rules_name_rows_and_cells():
             self.groups = np.array(groups)
 
     # A cell of groups is forbidden only where everything in it is.
-    coarse = forbidden_cells(schema, [Groups(0, 1, 1, 0), Groups(0, 1), Groups(0, 0, 1, 1)])
+    coarse = schema.forbidden_cells([Groups(0, 1, 1, 0), Groups(0, 1), Groups(0, 0, 1, 1)])
     assert np.argwhere(coarse[0, 1]).tolist() == [[0, 1]]
     assert (0, 1, 2) not in coarse  # y shares its group with z
-    assert forbidden_cells(DIFFERENCE) == {}
+    assert DIFFERENCE.forbidden_cells() == {}
 
 
 def test_identifiers_are_unique_and_fixed_by_the_generator():
     schema = Schema((Categorical("c", ("x",)), Identifier("n"), Identifier("u", "uuid"), Identifier("p", "P-##{#}")))
-    frame = schema.decode([np.zeros(900, dtype=np.uint8)], np.random.default_rng(1))
+    frame = decode(schema, [np.zeros(900, dtype=np.uint8)], np.random.default_rng(1))
     assert list(frame.columns) == ["c", "n", "u", "p"]
     assert frame["n"].tolist() == list(range(1, 901))
     assert frame["u"].is_unique
     assert frame["u"].str.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").all()
     assert frame["p"].is_unique
     assert frame["p"].str.fullmatch(r"P-\d\d\{\d\}").all()
-    assert frame.equals(schema.decode([np.zeros(900, dtype=np.uint8)], np.random.default_rng(1)))
+    assert frame.equals(decode(schema, [np.zeros(900, dtype=np.uint8)], np.random.default_rng(1)))
     with pytest.raises(InvalidParameter, match="1000 identifiers for 1001 rows"):
-        schema.decode([np.zeros(1001, dtype=np.uint8)], np.random.default_rng(1))
+        decode(schema, [np.zeros(1001, dtype=np.uint8)], np.random.default_rng(1))
     assert schema.names == ("c",)
     assert schema.digest == Schema((Categorical("c", ("x",)),)).digest
 

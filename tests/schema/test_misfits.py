@@ -13,10 +13,11 @@ import pytest
 from tests.command import fedsynth as run_command
 
 import fedsynth
-from fedsynth import Budget, Categorical, Numeric, Rule, Schema, Stored, federate
+from fedsynth import Budget, Categorical, Numeric, Rule, Schema, Stored, encoding, federate
 from fedsynth.cli.app import _warnings_to_log
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import PersonLimit, check_table, read_table
+from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, SchemaError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import EvaluationTables
@@ -81,22 +82,22 @@ def federated(tables: object, schema: Schema = SCHEMA) -> Federation:
 @pytest.mark.parametrize("chunk_rows", [1, 7, 64, 2000])
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
 def test_frames_and_files_of_any_batches_have_the_same_record(files, caplog, name, chunk_rows):
-    encoded = SCHEMA.encode(rows())
-    assert not caplog.records  # Schema.encode is silent
+    encoded = encode(SCHEMA, rows())
+    assert not caplog.records  # encoding is silent
     said(encoded.findings())
     read = read_table(files / name, SCHEMA, chunk_rows=chunk_rows)
     assert read.findings() == encoded.findings()
     assert [record.getMessage() for record in caplog.records] == [f"{name}: {one}" for one in read.findings()]
     report = check_table(files / name, SCHEMA, chunk_rows=chunk_rows)
     assert (report.rows, report.left_out, report.problems) == (1000, 500, encoded.findings()[1:])
-    assert SCHEMA.problems(rows()) == encoded.findings()[1:-1]
+    assert encoding.problems(SCHEMA, rows()) == encoded.findings()[1:-1]
 
 
 def test_each_reason_is_counted_by_itself_and_missing_values_are_one():
     schema = Schema((Categorical("a", ("x",), missing=True, unknown="missing"), Numeric("b", 0, 9, integer=True)))
     frame = pd.DataFrame({"a": ["y", None, "x", "y", "x"], "b": ["1.5", "many", "", None, "NA"]})
     found = {
-        (one.column, one.wrong): (one.rows, one.handled, one.examples) for one in schema.encode(frame).misfits.found
+        (one.column, one.wrong): (one.rows, one.handled, one.examples) for one in encode(schema, frame).misfits.found
     }
     assert found == {
         ("a", "is not listed"): (2, "counted as missing", ((0, "'y'"),)),
@@ -110,9 +111,9 @@ def test_each_reason_is_counted_by_itself_and_missing_values_are_one():
 def test_a_table_that_fits_has_nothing_to_say(caplog, files):
     frame = pd.DataFrame({"sex": ["m"], "age": [3], "job": ["cook"]})
     frame.to_csv(files / "good.csv", index=False)
-    assert SCHEMA.encode(frame).findings() == []
+    assert encode(SCHEMA, frame).findings() == []
     assert read_table(files / "good.csv", SCHEMA).findings() == []
-    assert SCHEMA.encode(frame[:0]).findings() == []
+    assert encode(SCHEMA, frame[:0]).findings() == []
     assert not caplog.records
     assert federated([frame]).sites == ("site-000",)
 
@@ -122,7 +123,7 @@ def test_broken_rules_and_bounds_of_stored_columns_are_counted():
     pair = (Categorical("a", ("x", "y")), Categorical("b", ("x", "y")))
     schema = Schema((Numeric("start", 0, 100), stored, *pair), rules=(Rule(never={"a": ["x"], "b": ["y"]}),))
     frame = pd.DataFrame({"start": [1, 2, 3, 4], "end": [2, 99, 9, 99], "a": list("xxyq"), "b": list("yxyx")})
-    _, value, *broken = schema.encode(frame).findings()
+    _, value, *broken = encode(schema, frame).findings()
     assert "'q'" in value
     assert [one.partition(";")[0] for one in broken] == [
         "rows that break 'never a = x with b = y': 1",
@@ -133,17 +134,17 @@ def test_broken_rules_and_bounds_of_stored_columns_are_counted():
 def test_long_values_and_many_findings_are_cut():
     schema = Schema(tuple(Numeric(f"c{k}", 0, 1) for k in range(30)))
     frame = pd.DataFrame({f"c{k}": ["z" * 5000] for k in range(30)})
-    table = schema.encode(frame)
+    table = encode(schema, frame)
     head, *shown, more = table.findings()
     assert head.startswith("1 of the 1 rows")
     assert len(shown) == 20
     assert max(map(len, shown)) < 200
     assert more == "and 10 more such findings; fedsynth schema check lists all of them"
-    assert len(table.misfits.sentences()) == len(schema.problems(frame)) == 30
+    assert len(table.misfits.sentences()) == len(encoding.problems(schema, frame)) == 30
 
 
 def test_selections_have_no_record_and_concatenated_tables_the_sum():
-    table = SCHEMA.encode(rows())
+    table = encode(SCHEMA, rows())
     assert table.take(np.arange(3)).findings() == []
     twice = concatenate([table, table])
     assert twice.left_out == 1000
@@ -169,7 +170,7 @@ def test_rows_beyond_a_persons_limit_are_counted_and_others_keep_their_numbers(t
 
 
 def test_the_record_is_part_of_no_digest_and_no_repr():
-    table = SCHEMA.encode(rows())
+    table = encode(SCHEMA, rows())
     assert table.digest == replace(table, misfits=Misfits()).digest
     for shown in (repr(table), repr(table.misfits), repr(table.misfits.found), str(table.misfits)):
         assert SECRET not in shown
@@ -200,7 +201,7 @@ def test_the_record_is_in_no_file_of_a_run(files):
 
 def test_federate_warns_of_each_site_and_once_of_ignored_columns():
     with pytest.warns(DataWarning) as caught:
-        federation = federated({"north": rows(), "south": rows()[1::2], "east": SCHEMA.encode(rows()[:2])})
+        federation = federated({"north": rows(), "south": rows()[1::2], "east": encode(SCHEMA, rows()[:2])})
     assert {Path(one.filename).name for one in caught} == {"test_misfits.py"}  # it points at the call
     north, south, east, columns = (str(one.message) for one in caught)
     first, *lines = north.split("\n- ")
@@ -225,7 +226,7 @@ def test_federate_names_the_sites_whose_columns_are_ignored():
 @pytest.mark.parametrize("encoded", [False, True])
 def test_a_site_that_loses_every_row_is_an_error_with_the_reasons(encoded):
     lost = rows()[::2]
-    tables = {"north": rows()[1::2], "south": SCHEMA.encode(lost) if encoded else lost}
+    tables = {"north": rows()[1::2], "south": encode(SCHEMA, lost) if encoded else lost}
     with pytest.raises(SchemaError) as caught:
         federated(tables)
     first, reason = str(caught.value).split("\n- ")  # what was clipped or ignored is no reason
@@ -254,9 +255,9 @@ def test_evaluations_of_frames_warn_of_changed_values_and_ignored_columns():
 
 
 def test_evaluations_of_encoded_tables_warn_of_rows_that_were_left_out():
-    whole = SCHEMA.encode(rows()[1::2])
+    whole = encode(SCHEMA, rows()[1::2])
     with pytest.warns(DataWarning) as caught:
-        evaluate(EvaluationTables(SCHEMA.encode(rows()), whole), metrics=["column-similarity"])
+        evaluate(EvaluationTables(encode(SCHEMA, rows()), whole), metrics=["column-similarity"])
     (message,) = (str(one.message) for one in caught)
     assert message.startswith(f"the scores are those of 500 of the 1000 real rows:\n- {HEAD}\n- {SEX}")
     evaluate(EvaluationTables(whole, whole), metrics=["column-similarity"])

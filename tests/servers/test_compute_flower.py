@@ -14,6 +14,7 @@ from fedsynth.keys import Keys
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 
+from fedsynth.encoding import encode
 from fedsynth.federation.simulate import _secret
 from fedsynth.privacy.cost import Budget
 from fedsynth.servers.host import pin
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.deployment
 def test_sites_deal_over_flower(tmp_path: Path) -> None:
     frames, schema = small_tables()
     names = dict(zip(frames, ("north", "south", "east"), strict=True))
-    tables = {names[old]: schema.encode(frame) for old, frame in frames.items()}
+    tables = {names[old]: encode(schema, frame) for old, frame in frames.items()}
     root = tmp_path / "federation"
     lay_out(root, tables, schema, "three-servers", "aim", budget=BUDGET, options={"rounds": 2}, deadline=300.0)
     identities = {name: Keys(_secret(SEED, name)).identity for name in tables}

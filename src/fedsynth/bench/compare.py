@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedsynth.bench import grid, spec
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.comparison import ARMS, NOT_COVERED
 from fedsynth.federation.names import default_trust
@@ -142,7 +143,7 @@ def compare(
             *([spec.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
         ),
     )
-    table = rows if isinstance(rows, Table) else schema.encode(rows)
+    table = rows if isinstance(rows, Table) else encode(schema, rows)
     table.require_rows("the table")
     lines = []
     every = spec.cases(described)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedsynth.encoding import decode, encode
 from fedsynth.rows import Table
 
 Floor = Callable[[Table, Table, np.random.Generator], tuple[Table, Table]]
@@ -18,7 +19,7 @@ def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[T
     Every category or bin of a column is equally likely, and columns are independent; numbers are uniform in their bin.
     """
     codes = [rng.integers(0, size, len(train)) for size in train.schema.sizes]
-    return train, train.schema.encode(train.schema.decode(codes, rng))
+    return train, encode(train.schema, decode(train.schema, codes, rng))
 
 
 def one_value(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:

@@ -68,6 +68,7 @@ from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.read import log_findings, read_fitting, read_frame
 from fedsynth.data.sources.files import is_csv
 from fedsynth.datasets import rand_hie
+from fedsynth.encoding import encode
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.federation.simulate import federate
@@ -140,13 +141,13 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     if dataset.rows is not None:
         frame = frame.iloc[rng.permutation(len(frame))[: dataset.rows]]
     if isinstance(dataset.schema, str):
-        table = draft_schema(frame).schema.encode(frame)
+        table = encode(draft_schema(frame).schema, frame)
         log_findings(dataset.file, table)
         return table, rng
     if not (dataset.schema.constants or dataset.schema.domain):
         frame = frame[[column for column in frame if frame[column].nunique(dropna=False) > 1]]
     frame = frame.reset_index(drop=True)
-    table = _made_schema(frame, dataset.target, dataset.schema, folder).encode(frame)
+    table = encode(_made_schema(frame, dataset.target, dataset.schema, folder), frame)
     log_findings(dataset.file, table)
     return table, rng
 
@@ -355,7 +356,7 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
             frame = synthesizer.sample_balanced(case.dataset.target, count, rng)
         else:
             frame = synthesizer.sample(count, rng)
-        synthetic = schema.encode(frame)
+        synthetic = encode(schema, frame)
         about |= {"synthesizer": synthesizer, "ledger": federation.ledger}
         about["among_servers"] = federation.trust.traffic.sent
     about["seconds"] = time.process_time() - began

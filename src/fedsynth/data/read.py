@@ -24,18 +24,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedsynth import encoding
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, encode_column, frame_of, in_parts
 from fedsynth.data.sources.files import CsvRows, check_suffix
+from fedsynth.encoding import assembled
+from fedsynth.encoding import frame_of as typed_frame
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.files import Records, sync, writing
 from fedsynth.persons import UNKNOWN, identify, keep_rows, require_persons
 from fedsynth.rows import BadLine, Source, Table, absent_columns, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column, Encoded
-from fedsynth.schema.derive import breaking
-from fedsynth.schema.derive import frame_of as typed_frame
-from fedsynth.schema.misfits import Misfits
+from fedsynth.schema.misfits import Misfits, breaking
 
 Place = Source | Path | str
 """A source, or the path of a file with rows."""
@@ -100,7 +101,7 @@ def read_table(
     At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time. Only their codes are kept,
     and a float for each value of a numeric or datetime column. Rows of a database are sorted by content
     (:func:`in_canonical_order`); NULL and NaN are missing values. Rows that do not fit are handled as in
-    :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`. The log says what was left out or changed, with counts
+    :func:`~fedsynth.encoding.encode`. The log says what was left out or changed, with counts
     and a few values (:meth:`Table.findings <fedsynth.rows.Table.findings>`), and which columns are ignored, except
     those in ``unused``, unless ``quiet`` is true. Raises :class:`SchemaError` for a missing column, a column of a
     database whose type cannot be read, a file without a header, and an invalid file that is declared ``rfc4180``.
@@ -119,7 +120,7 @@ def read_table(
     for rows, positions, of in _numbered(source, wanted, persons, chunk_rows, bad, remarks):
         part = encode(schema, rows, of)
         parts.append(replace(part, misfits=part.misfits.renumbered(positions)))
-    table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
+    table = concatenate(parts) if parts else encoding.encode(schema, pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # frees memory for sorting
     remarks += [str(bad)] if bad.count else []
     ignored = _ignored(source, schema, persons, unused)
@@ -166,13 +167,13 @@ def check_table(
 ) -> FileCheck:
     """Validate a source against a schema and report every kind of fault, with counts and the first examples of each.
 
-    The sentences of the result tell how the faulty values are handled (:meth:`Schema.problems
-    <fedsynth.schema.schema.Schema.problems>`), and number rows by position, from 0, without the header and malformed
-    lines. A database table has no row order, so its rows are numbered as the database returned them. With ``persons``,
-    rows beyond a person's limit are not checked, as :func:`read_table` does not use them. The source is read once in
-    chunks; rows that break a rule of the schema, or a bound of a derived column, are counted in one more pass; they are
-    not left out. If a CSV file seems to be of the other kind, that is the first sentence. Raises :class:`FedsynthError`
-    or ``OSError`` for a source that cannot be read at all.
+    The sentences of the result tell how the faulty values are handled (:func:`~fedsynth.encoding.problems`), and
+    number rows by position, from 0, without the header and malformed lines. A database table has no row order, so its
+    rows are numbered as the database returned them. With ``persons``, rows beyond a person's limit are not checked, as
+    :func:`read_table` does not use them. The source is read once in chunks; rows that break a rule of the schema, or a
+    bound of a derived column, are counted in one more pass; they are not left out. If a CSV file seems to be of the
+    other kind, that is the first sentence. Raises :class:`FedsynthError` or ``OSError`` for a source that cannot be
+    read at all.
     """
     source = _source(place, records)
     names = source.columns()
@@ -227,7 +228,9 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
     wanted: dict[str, Column | None] = {column.name: column for column in plain.asked}
     counts: Counter[str] = Counter()
     for rows in _batches(source, wanted, chunk_rows, BadLines()):
-        counts.update({sentence: int(mask.sum()) for sentence, mask in schema.broken(encode(plain, rows)).items()})
+        counts.update(
+            {sentence: int(mask.sum()) for sentence, mask in encoding.broken(schema, encode(plain, rows)).items()}
+        )
     return breaking(counts)
 
 
@@ -238,7 +241,7 @@ def read_frame(
 
     All cells of a CSV file are text, empty ones and spellings of missing values included. Other sources keep their
     types, except that bytes become text (:func:`~fedsynth.data.sources.arrow.readable`), and so do a database's exact
-    decimals. Under every schema, :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>` makes of the frame what
+    decimals. Under every schema, :func:`~fedsynth.encoding.encode` makes of the frame what
     :func:`read_table` makes of the source. ``columns`` selects columns by name (default: all). Rows of a database are
     sorted by content. Malformed lines of a CSV file are left out and reported in the log. ``strict`` refuses text that
     is not UTF-8, and times of a database that cannot be represented, where otherwise such cells are replaced one by
@@ -292,7 +295,7 @@ def read_typed(
     typed = {column.name: column for column in plain if column.name in {*asked, *selected}}
     held = _whole(source, {name: typed.get(name) for name in names if name in {*typed, *selected}}, bad)
     encoded = {name: encode_column(schema, column, held) for name, column in typed.items()}
-    table = schema.assembled(encoded[name] for name in asked)
+    table = assembled(schema, (encoded[name] for name in asked))
     remarks = (str(bad),) if bad.count else ()
     misfits = replace(table.misfits, remarks=remarks)
     log_findings(source.name, replace(table, left_out=table.left_out + bad.count, misfits=misfits))

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedsynth.encoding import broken
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest, number_of
 from fedsynth.evaluation import fidelity, privacy
 from fedsynth.evaluation.metrics import FIRST, METRICS, Comparison, Metric
@@ -288,7 +289,7 @@ def _validity(evidence: EvaluationTables) -> list[Score]:
     agreed = evidence.agreed
     if agreed is None or not (agreed.rules or agreed.derives):
         return []
-    synthetic, real = (agreed.broken(table) for table in (evidence.synthetic, evidence.real))
+    synthetic, real = (broken(agreed, table) for table in (evidence.synthetic, evidence.real))
     if not synthetic:  # the only derived columns are computed ones that the tables lack
         return []
     shares = [float(np.logical_or.reduce(list(masks.values())).mean()) for masks in (synthetic, real)]

@@ -171,8 +171,7 @@ def public_features(table: Table, target: str) -> NDArray[np.float32]:
         if isinstance(column, Numeric | Datetime):
             if at not in table.numbers:
                 raise Unsupported(
-                    f"the rows hold no numbers of {column.name!r}, only codes; "
-                    "pass schema.encode(synthesizer.sample(rows, rng))"
+                    f"the rows hold no numbers of {column.name!r}, only codes; encode the rows of synthesizer.sample"
                 )
             numbers, edges = table.numbers[at], np.unique(column.bin_edges)  # the last edge of integers is repeated
             place = np.interp(numbers, edges, np.linspace(0, 1, len(edges))) if len(edges) > 1 else numbers * 0.0

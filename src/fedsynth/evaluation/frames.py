@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError
 from fedsynth.evaluation.evaluate import evaluate as measure
 from fedsynth.evaluation.report import Evaluation, ReportTitle
@@ -117,7 +118,7 @@ def evaluate(
 
 
 def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema, person: str = "") -> Table:
-    table = schema.encode(frame)
+    table = encode(schema, frame)
     ignored = tuple(column for column in agreed.ignored(table.misfits.ignored) if column != person)
     table = replace(table, misfits=replace(table.misfits, ignored=ignored))
     if person and person not in frame:
@@ -125,7 +126,7 @@ def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema, per
     if table.left_out:
         head = (
             f"{table.left_out} of the {len(frame)} {name} rows do not fit the schema, and scores without them would "
-            "mislead; correct or remove them (schema.problems(frame) lists them)"
+            "mislead; correct or remove them (fedsynth.encoding.problems(schema, frame) lists them)"
         )
         raise SchemaError(with_lines(head, table.findings()[1:]))
     if found := table.findings():

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from fedsynth.data.read import column_names, read_frame
+from fedsynth.encoding import encode, publish
 from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.report import Evaluation, ReportTitle, render_report
@@ -141,8 +142,8 @@ def data_name(data: str) -> str:
 def _evidence(rows: Split, synthetic: Table) -> EvaluationTables:
     """Return the rows of a simulation as they are published, beside the published synthetic ones."""
     schema = rows.schema
-    holdout = None if rows.holdout is None else schema.publish(rows.holdout)
-    return EvaluationTables(schema.publish(concatenate(rows.sites)), synthetic, holdout, agreed=schema)
+    holdout = None if rows.holdout is None else publish(schema, rows.holdout)
+    return EvaluationTables(publish(schema, concatenate(rows.sites)), synthetic, holdout, agreed=schema)
 
 
 def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
@@ -163,7 +164,7 @@ def first_look(outcome: SimulatedRun, target: str, progress: Progress) -> Evalua
     """
     rows = outcome.rows
     return evaluate(
-        _evidence(rows, rows.schema.plain().encode(outcome.synthetic)),
+        _evidence(rows, encode(rows.schema.plain(), outcome.synthetic)),
         target=target,
         log_likelihood=outcome.synthesizer.log_likelihood,
         repeats=1,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from fedsynth.encoding import assembled, encode, encode_column
 from fedsynth.errors import DataWarning, FedsynthError, SchemaError, Unsupported, listed
 from fedsynth.federation.federation import Federation, begun
 from fedsynth.federation.names import check_site_name
@@ -218,7 +219,7 @@ def _encode(
         require_one_row(unit.rows, unit.sites)
     encoded = {}
     for name, table in named.items():
-        encoded[name] = table if isinstance(table, Table) else schema.encode(table)
+        encoded[name] = table if isinstance(table, Table) else encode(schema, table)
         if encoded[name].schema.digest != schema.digest:
             raise SchemaError(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
         encoded[name].require_rows(f"site {name!r}")
@@ -252,8 +253,8 @@ def _of_persons(
     for name, frame in frames.items():
         used = frame[at[name]]
         used = used[keep_rows(used[person], unit.rows, key)]
-        table = schema.assembled(
-            (schema.encode_column(column, used) for column in schema.asked), identify(used[person])
+        table = assembled(
+            schema, (encode_column(schema, column, used) for column in schema.asked), identify(used[person])
         )
         ignored = tuple(column for column in schema.ignored(map(str, frame.columns)) if column != person)
         limit = f"at most {unit.rows} of each {person!r} are, at up to {unit.sites} sites, and none without one"

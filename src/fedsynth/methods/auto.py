@@ -404,7 +404,7 @@ def room_for(total: float, noise: float) -> float:
 
 def _tied(schema: Schema) -> list[Clique]:
     """Return the pairs of columns that a rule of the schema names together: they depend on each other."""
-    ruled = (sorted(rule.members(schema)) for rule in schema.rules)
+    ruled = (sorted(map(schema.index, rule.never)) for rule in schema.rules)
     return sorted({pair for members in ruled for pair in combinations(members, 2)})
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from fedsynth.cliques import Clique
 from fedsynth.federation.query import Counts
 from fedsynth.schema.bins import Axis
-from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -63,7 +62,7 @@ class Domain:
     @cached_property
     def zeros(self) -> Zeros:
         """Table cells in which no row can lie by the schema's rules: for each clique, a boolean mask of its table."""
-        return forbidden_cells(self.schema, self.columns)
+        return self.schema.forbidden_cells(self.columns)
 
     def synthesizer(self, model: Model, info: Mapping[str, Any]) -> Synthesizer:
         """Return the synthesizer of a ``model`` of this domain's group numbers, with ``info`` (JSON values)."""

@@ -45,7 +45,6 @@ from fedsynth.methods.measure import (
 from fedsynth.methods.registry import COHORT_RATE, Promise, method
 from fedsynth.privacy.release import MOST_DRAWS
 from fedsynth.schema.bins import Integers
-from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Sum
@@ -364,7 +363,7 @@ class FLAIMState:
         """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
-        self.refit(self.settings.final_iterations, forbidden_cells(self.federation.schema))
+        self.refit(self.settings.final_iterations, self.federation.schema.forbidden_cells())
         cliques = [list(m.clique) for m in self.measured if len(m.clique) > 1]
         info = {"method": name, "cap": self.settings.cap, "cliques": cliques}
         return Synthesizer(self.federation.schema, own_bins(self.federation.schema), self.model, info)

@@ -186,7 +186,7 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBin
     """
     from fedsynth.models.adaptive_bins import rare_together
 
-    ruled = {at for rule in schema.rules for at in rule.members(schema)}
+    ruled = {at for rule in schema.rules for at in map(schema.index, rule.never)}
     most = groups_for(found.total, HELD * std)
     columns = [cells if cells.grid is None else cells.grouped(std, most) for cells in found.columns]
     largest = _largest([cells.size for cells in columns])

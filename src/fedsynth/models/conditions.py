@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedsynth.encoding import encode_column
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
@@ -122,7 +123,7 @@ def _position(schema: Schema, name: str) -> int:
 def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[str]]:
     """Return a value's code, its number (NaN if it has none), and the faults found in it."""
     alone = Schema((column,), schema.missing_values)
-    encoded = alone.encode_column(column, pd.DataFrame({column.name: pd.Series([value], dtype=object)}))
+    encoded = encode_column(alone, column, pd.DataFrame({column.name: pd.Series([value], dtype=object)}))
     number = math.nan if encoded.numbers is None else float(encoded.numbers[0])
     return int(encoded.codes[0]), number, [fault.wrong for fault in encoded.faults]
 

@@ -22,6 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
+from fedsynth.encoding import any_broken, frame_of, published, store, with_numbers
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
 from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -42,7 +43,6 @@ from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.columns import Column, Datetime, Numeric
-from fedsynth.schema.derive import any_broken, frame_of, published, with_numbers
 from fedsynth.text import printable
 
 FORMAT = 1
@@ -339,7 +339,7 @@ class Synthesizer:
 
         def of(table: Table) -> NDArray[np.float64]:
             if table.schema.digest != self.schema.digest:
-                table = self.schema.store(table)
+                table = store(self.schema, table)
             held = [part for part in parts if part is not None]
             groups = tuple(group[codes] for (group, _), codes in zip(held, table.codes, strict=True))
             within = [share[codes] for (_, share), codes in zip(held, table.codes, strict=True)]

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.encoding import decode, encode
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.federation import Federation
@@ -154,7 +155,7 @@ TABLES: dict[str, Callable[[Schema, int, np.random.Generator], Table]] = {
 
 def _table(schema: Schema, codes: Sequence[NDArray[Any]], rng: np.random.Generator) -> Table:
     stored = Schema(schema.stored, schema.missing_values)
-    return dataclasses.replace(stored.encode(stored.decode(list(codes), rng)), schema=schema)
+    return dataclasses.replace(encode(stored, decode(stored, list(codes), rng)), schema=schema)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
 from fedsynth.data.read import PersonLimit, read_fitting, read_frame
 from fedsynth.data.sources import open_source
 from fedsynth.datasets import rand_hie, rand_hie_schema
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.files import Records
 from fedsynth.keys import SecretBytes
@@ -95,7 +96,7 @@ def read_rows(
     if data == DEMO_DATA:
         if records:
             raise InvalidParameter("--records is the kind of a CSV file, and the demo table is none; leave it out")
-        return rand_hie_schema().encode(rand_hie())
+        return encode(rand_hie_schema(), rand_hie())
     source = open_source(data, records=records)
     agreed = Schema.load(schema) if schema else draft_schema(read_frame(source, strict=True)).schema
     return read_fitting(source, agreed, persons=persons)

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
-from fedsynth.errors import SchemaError, Unsupported, nearest
+from fedsynth.errors import SchemaError, nearest
 from fedsynth.schema.bins import MOST_CELLS, Floats, Integers
 from fedsynth.schema.columns import (
     LARGEST,
@@ -46,19 +46,13 @@ from fedsynth.schema.columns import (
 )
 from fedsynth.schema.forms import Computed, Identifier, Stored, microseconds_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedsynth.rows import Table
-    from fedsynth.schema.schema import Schema
-
 Mask = NDArray[np.bool_]
 Values = Mapping[str, NDArray[Any]]
 """Published values of rows by column name: floats are numbers (NaN: missing), integers are codes of a category."""
 
 TINY = 1e-200  # operands of a ratio that are smaller in absolute value count as zero
 WHOLE = 2.0**53  # from here on all doubles are whole numbers
-_NEAR = 1e-12  # tolerated relative rounding error of computed numbers
+NEAR = 1e-12  # tolerated relative rounding error of computed numbers
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,25 +86,26 @@ class Rule:
             f"{name} = {', '.join(map(str, values))}" for name, values in self.never.items()
         )
 
-    def members(self, schema: Schema) -> dict[int, Mask]:
+    def members(self, stored: Sequence[Column], missing_values: Sequence[str]) -> dict[int, Mask]:
         """Return, for each column of the rule, a mask of the codes that the rule lists: bool, shape ``(codes,)``.
 
-        The key is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks
-        the rule if, in all columns of the rule, the mask is true at the row's code. Raises :class:`SchemaError` for a
-        column that sites do not encode or that is neither categorical nor boolean, and for a value that the column does
-        not list.
+        The key is the column's position in ``stored`` (:attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`),
+        which must have all columns of the rule; ``missing_values`` are the schema's. A row breaks the rule if, in all
+        columns of the rule, the mask is true at the row's code. Raises :class:`SchemaError` for a column that is
+        neither categorical nor boolean, and for a value that the column does not list.
         """
+        positions = {column.name: at for at, column in enumerate(stored)}
         found = {}
         for name, values in self.never.items():
-            at = schema.index(name)
-            column = schema.stored[at]
+            at = positions[name]
+            column = stored[at]
             if not isinstance(column, Categorical | Boolean):
                 raise SchemaError(
                     f"the rule {self} names {name!r}, which is not categorical; name only categorical columns"
                 )
             found[at] = np.zeros(column.size, dtype=bool)
             for value in values:
-                code = code_of(column, value, schema.missing_values)
+                code = code_of(column, value, missing_values)
                 if code is None:
                     labels = map(str, column.labels) if isinstance(column, Categorical) else ("false", "true")
                     raise SchemaError(
@@ -129,25 +124,30 @@ class Grouped(Protocol):
         """The group (from 0) of each code, shape ``(codes,)``; ``None`` if each code is its own group."""
 
 
-def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> dict[Clique, Mask]:
-    """Return the cells of contingency tables that the schema's rules forbid, for methods that fit tables.
+def forbidden_cells(
+    rules: Sequence[Rule],
+    stored: Sequence[Column],
+    missing_values: Sequence[str],
+    axes: Sequence[Grouped] | None = None,
+) -> dict[Clique, Mask]:
+    """Return the cells of contingency tables that the ``rules`` of a schema forbid, for methods that fit tables.
 
-    Each key is a clique, a tuple of ascending positions in :attr:`Schema.stored
-    <fedsynth.schema.schema.Schema.stored>`; its value is a mask with the shape of the clique's table, true for a
-    forbidden cell. Cliques without such a cell are left out. ``axes`` are the axes of a model's tables, one for each
-    stored column (default: a position for each code). If axes group codes, a cell is forbidden only if all combinations
-    of codes in it are forbidden. Raises :class:`SchemaError` if all cells of a table are forbidden, or a rule does not
-    fit the schema.
+    Each key is a clique, a tuple of ascending positions in the schema's ``stored`` columns; its value is a mask with
+    the shape of the clique's table, true for a forbidden cell. Cliques without such a cell are left out. ``axes`` are
+    the axes of a model's tables, one for each stored column (default: a position for each code). If axes group codes, a
+    cell is forbidden only if all combinations of codes in it are forbidden. ``missing_values`` are the schema's. Raises
+    :class:`SchemaError` if all cells of a table are forbidden, or a rule does not fit the columns.
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
-    cliques = {tuple(sorted(map(schema.index, rule.never))) for rule in schema.rules}
-    if (many := sum(math.prod(schema.shape(clique)) for clique in cliques)) > MOST_CELLS:
+    sizes = {column.name: column.size for column in stored}
+    several = {tuple(sorted(rule.never)) for rule in rules}
+    if (many := sum(math.prod(sizes[name] for name in names) for names in several)) > MOST_CELLS:
         raise SchemaError(
             f"the rules are about {many} combinations of values, more than {MOST_CELLS}; name columns with fewer values"
         )
-    for rule in schema.rules:
-        members = rule.members(schema)
+    for rule in rules:
+        members = rule.members(stored, missing_values)
         clique = tuple(sorted(members))
         cells = np.ones((), dtype=bool)
         for at in clique:
@@ -155,12 +155,12 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
         fine[clique] = fine[clique] | cells if clique in fine else cells
     for clique, cells in fine.items():
         own = [None if axes is None else axes[at].groups for at in clique]
-        groups = [np.arange(schema.sizes[at]) if of is None else of for at, of in zip(clique, own, strict=True)]
+        groups = [np.arange(stored[at].size) if of is None else of for at, of in zip(clique, own, strict=True)]
         allowed = np.zeros([int(of.max()) + 1 for of in groups], dtype=bool)
         np.logical_or.at(allowed, np.ix_(*groups), ~cells)
         if not allowed.any():
             raise SchemaError(
-                f"the rules forbid every combination of {[schema.names[at] for at in clique]}; delete or correct one "
+                f"the rules forbid every combination of {[stored[at].name for at in clique]}; delete or correct one "
                 "of them"
             )
         if not allowed.all():
@@ -229,7 +229,7 @@ class ColumnLink:
         cells, each = self.column.bins_as_cells, self.column.per_unit
         if each:
             low, high = low * each, high * each
-            near = _NEAR * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
+            near = NEAR * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
             low, high = np.ceil(low - near) / each, np.floor(high + near) / each
             raw = np.where(low <= high, np.clip(np.rint(raw * each) / each, low, high), raw)
         return cells.admitted(raw)
@@ -240,7 +240,7 @@ class ColumnLink:
         ``values`` and ``other`` are the published values of both columns; missing values (NaN) break nothing.
         """
         low, high = self._limits(other)
-        near = _NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
+        near = NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
         if isinstance(self.column, Datetime):  # whole units, which doubles represent exactly
             near = np.zeros_like(values)
         elif self.form.ratio is not None and self.column.per_unit:
@@ -423,7 +423,7 @@ def computed_form(column: Column | Identifier) -> Computed | None:
     return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
 
 
-def _computed(column: Column, form: Computed, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:
+def computed_values(column: Column, form: Computed, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:
     """Return a computed column's values, rounded as the column declares but not clipped."""
     if form.lookup is not None:
         source = columns[form.lookup]
@@ -441,111 +441,3 @@ def _computed(column: Column, form: Computed, values: Values, columns: Mapping[s
         found = np.sum(operands, axis=0) if form.sum is not None else np.prod(operands, axis=0)
     assert isinstance(column, Numeric)
     return np.rint(found * column.per_unit) / column.per_unit + 0.0 if column.per_unit else found
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Published values
-
-
-def with_numbers(table: Table, rng: np.random.Generator) -> Table:
-    """Return a table that has numbers for all numeric and datetime columns.
-
-    Those that ``table`` lacks are drawn uniformly from the bin of each row's code.
-    """
-    numbers = dict(table.numbers)
-    for at, column in enumerate(table.schema.stored):
-        if isinstance(column, Numeric | Datetime) and at not in numbers:
-            codes = table.codes[at].astype(np.int64)
-            numbers[at] = column.bins_as_cells.values(codes, rng.random(len(codes)))
-    return replace(table, numbers=numbers)
-
-
-def published(table: Table) -> Values:
-    """Return the published values of the rows of a ``table``, without identifiers.
-
-    If the table lacks the numbers of a numeric or datetime column, a schema that derives no column gives the column's
-    codes instead, and one that derives columns raises :class:`Unsupported`; :func:`with_numbers` draws the numbers.
-    """
-    schema = table.schema
-    numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
-    if schema.derives and not set(numbers) <= set(table.numbers):
-        raise Unsupported("these rows hold no numbers to derive columns from; encode them with Schema.encode")
-    values: dict[str, NDArray[Any]] = {
-        name: table.numbers[at] if at in table.numbers else table.codes[at] for at, name in enumerate(schema.names)
-    }
-    for link in schema.links.values():
-        values[link.column.name] = link.published_numbers(values[link.column.name], values[schema.names[link.other]])
-    columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
-    for column in columns.values():
-        if (form := computed_form(column)) is not None:
-            values[column.name] = _computed(column, form, values, columns)
-    return values
-
-
-def broken(schema: Schema, values: Values) -> dict[str, Mask]:
-    """Return, for each rule of a schema and each bound of a derived column, a mask of the rows that violate it.
-
-    The keys are sentences that state the rule or bound. ``values`` are published values, of a model or of real rows. A
-    row violates the bounds of a computed column if the value computed from its other columns lies outside them, or
-    differs from the row's own value in that column. Missing numbers, and computed columns that (or whose operands) are
-    not in ``values``, violate nothing.
-    """
-    found: dict[str, Mask] = {}
-    for rule in schema.rules:
-        masks = [member[values[schema.names[at]]] for at, member in rule.members(schema).items()]
-        found[str(rule)] = np.logical_and.reduce(masks)
-    for link in schema.links.values():
-        name, form = link.column.name, link.form
-        kind, unit = ("ratio", "") if form.ratio is not None else ("difference", f" {form.unit}" * bool(form.unit))
-        sentence = f"{kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
-        found[sentence] = link.breaks(values[name], values[schema.names[link.other]])
-    columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
-    for name, column in columns.items():
-        computed = computed_form(column)
-        if computed is None or not {name, *computed.operands} <= set(values):
-            continue
-        right = _computed(column, computed, values, columns)
-        if not isinstance(column, Numeric):
-            found[f"{name} as its table says"] = values[name] != right
-            continue
-        with np.errstate(invalid="ignore"):
-            near = _NEAR * np.maximum(1.0, np.abs(right)) + (0.5 / column.per_unit if column.per_unit else 0.0)
-            off = (np.abs(values[name] - right) > near) | (right < column.low - near) | (right > column.high + near)
-        found[f"{name} as computed, from {column.low:g} to {column.high:g}"] = off
-    return found
-
-
-def breaking(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each rule or bound (a key of :func:`broken`) that real rows violate, with their number."""
-    handled = "they are still encoded (stored forms are clipped), but synthetic rows that break it are redrawn"
-    return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
-
-
-def any_broken(table: Table) -> Mask:
-    """Return a mask of the encoded rows that violate a rule or a bound of a derived column; it needs their numbers."""
-    masks = list(broken(table.schema, published(table)).values())
-    return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
-
-
-def values_of(plain: Table) -> Values:
-    """Return the values of rows under a :meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>` by column name."""
-    return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
-
-
-def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:
-    """Return published values as a data frame in the schema's column order, with identifiers.
-
-    These are generated with ``rng``, after any other draw from it.
-    """
-    import pandas as pd
-
-    rows = len(next(iter(values.values())))
-    series = {
-        column.name: column.series(values[column.name])
-        if isinstance(column, Numeric | Datetime)
-        else column.decode(values[column.name].astype(np.int64), rng)
-        for column in schema.columns
-        if isinstance(column, Column)
-    }
-    series |= {column.name: column.draw(rows, rng) for column in schema.columns if isinstance(column, Identifier)}
-    return pd.DataFrame({column.name: series[column.name] for column in schema.columns})

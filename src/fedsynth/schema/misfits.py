@@ -102,8 +102,6 @@ class Misfits:
 
     def sentences(self, most: int | None = None) -> list[str]:
         """Return a sentence for each finding, at most ``most`` of them on values; those on rows left out come first."""
-        from fedsynth.schema.derive import breaking
-
         found = sorted(self.found, key=lambda one: one.handled != "row left out")
         values = [str(one) for one in found[:most]]
         if len(found) > len(values):
@@ -131,6 +129,12 @@ def findings(rows: int, left_out: int, misfits: Misfits, *, everything: bool = F
     """
     head = [f"{left_out} of the {rows} rows do not fit the schema and are left out"] if left_out else []
     return head + misfits.sentences(None if everything else _FIRST)
+
+
+def breaking(counts: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each rule or bound (a sentence) that real rows violate, with their number."""
+    handled = "they are still encoded (stored forms are clipped), but synthetic rows that break it are redrawn"
+    return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
 
 
 def with_lines(head: str, sentences: Iterable[str]) -> str:

@@ -14,15 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
+from fedsynth.cliques import Clique
 from fedsynth.errors import DataWarning, FedsynthError, SchemaError, nearest
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.plugins import named
 from fedsynth.schema.bins import MOST_COLUMNS
-from fedsynth.schema.canonical import canonical_text, canonical_texts
 from fedsynth.schema.columns import (
     KINDS,
     LARGEST,
@@ -30,23 +28,24 @@ from fedsynth.schema.columns import (
     Categorical,
     Column,
     Datetime,
-    Encoded,
     Numeric,
-    distinct_values,
-    is_missing,
-    is_text,
-    missing_spellings,
-    readable,
     sound_bounds,
 )
-from fedsynth.schema.derive import ColumnLink, Rule, check_computed, computed_form, forbidden_cells, links_of
+from fedsynth.schema.derive import (
+    ColumnLink,
+    Grouped,
+    Mask,
+    Rule,
+    check_computed,
+    computed_form,
+    forbidden_cells,
+    links_of,
+)
 from fedsynth.schema.forms import Computed, Identifier, Stored
-from fedsynth.schema.misfits import Misfits, with_examples, with_lines
+from fedsynth.schema.misfits import with_lines
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from fedsynth.rows import Table
 
 __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
@@ -96,8 +95,11 @@ class Schema:
         if not self.asked:
             raise SchemaError("all columns are computed or identifiers; describe at least one column that sites hold")
         check_computed(self.columns)
+        for rule in self.rules:
+            for name in rule.never:
+                self.index(name)  # it is stored
         if self.links or self.rules:
-            forbidden_cells(self)
+            self.forbidden_cells()
 
     @cached_property
     def asked(self) -> tuple[Column, ...]:
@@ -183,156 +185,19 @@ class Schema:
             raise SchemaError(f"no column {name!r} in the schema; {nearest(name, self.names, 'it has')}")
         return self.names.index(name)
 
+    def forbidden_cells(self, axes: Sequence[Grouped] | None = None) -> dict[Clique, Mask]:
+        """Return the cells of tables that the rules forbid (:func:`~fedsynth.schema.derive.forbidden_cells`)."""
+        return forbidden_cells(self.rules, self.stored, self.missing_values, axes)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of what determines the encoding, independent of the layout of the schema file."""
         return hashlib.sha256(json.dumps(self._content(self.asked), sort_keys=True).encode()).hexdigest()
 
-    def encode(self, frame: pd.DataFrame) -> Table:
-        """Encode the rows of a data frame as codes; columns that the schema does not name are ignored.
-
-        Values that do not fit are handled as their columns declare, without a warning; ``left_out`` of the table counts
-        the rows left out, and :meth:`Table.findings <fedsynth.rows.Table.findings>` says what was left out or changed.
-        The encoding of a row depends on that row and the schema alone, not on the dtypes that other rows give the
-        columns. This begins with the frame: an integer beyond 2^53 in a column that a missing value turned into doubles
-        has lost its last digits, and "007" is 7 if ``pandas.read_csv`` took it for a number (read files with
-        :func:`fedsynth.read_table`). Raises :class:`SchemaError` only for a missing column, and for two of one name.
-        """
-        table = self.assembled(self.encode_column(column, frame) for column in self.asked)
-        ignored = self.ignored(map(str, frame.columns))
-        return replace(table, misfits=replace(table.misfits, ignored=ignored)) if ignored else table
-
     def ignored(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those column ``names`` of a table that the schema does not name, in order."""
         known = {column.name for column in self.columns}
         return tuple(name for name in names if name not in known)
-
-    def assembled(self, columns: Iterable[Encoded], persons: NDArray[np.uint64] | None = None) -> Table:
-        """Return the table of rows whose columns are encoded, without the rows that some column leaves out (code -1).
-
-        ``columns`` are the encoded :attr:`asked` columns, in their order; those to be stored are computed here. The
-        table carries the record of the values that do not fit. ``persons`` has an integer for the person of each row
-        (uint64, shape ``(rows,)``), if it is known.
-        """
-        from fedsynth.rows import Table
-        from fedsynth.schema.derive import broken
-
-        asked = tuple(columns)
-        stored = [
-            self.links[at].encoded(column, asked[self.links[at].other]) if at in self.links else column
-            for at, column in enumerate(asked)
-        ]
-        kept: NDArray[np.bool_] | None = None
-        codes: list[NDArray[Any]] = []
-        numbers: dict[int, NDArray[np.float64]] = {}
-        for position, (column, encoded) in enumerate(zip(self.stored, stored, strict=True)):
-            fits = encoded.codes >= 0
-            kept = fits if kept is None else kept & fits
-            codes.append(encoded.codes.astype(np.min_scalar_type(column.size - 1)))
-            if encoded.numbers is not None:
-                numbers[position] = encoded.numbers
-        assert kept is not None  # a schema has columns
-        misfits = Misfits.of(zip(self.names, asked, strict=True))
-        if self.rules or self.links:
-            plain = zip(self.names, asked, strict=True)
-            values = {name: (one.codes if one.numbers is None else one.numbers)[kept] for name, one in plain}
-            counts = {sentence: int(np.count_nonzero(mask)) for sentence, mask in broken(self, values).items()}
-            misfits = replace(misfits, broken=counts)
-        table = Table(self, tuple(codes), numbers, persons=persons)
-        if not kept.all():
-            ordered = None if persons is None else np.concatenate([persons[kept], persons[~kept]])
-            table = replace(table.take(kept), left_out=int(np.count_nonzero(~kept)), persons=ordered)
-        return replace(table, misfits=misfits)
-
-    def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
-        """Return one of the :attr:`asked` columns of a data frame in encoded form; its stored form comes later.
-
-        Raises :class:`SchemaError` if the frame lacks the column, or has several of its name.
-        """
-        if column.name not in frame.columns:
-            raise SchemaError(
-                f"column {column.name!r} is missing; add it to the table, or remove it from the schema "
-                f"(the table has {', '.join(map(str, frame.columns))})"
-            )
-        values = frame[column.name]
-        if values.ndim > 1:
-            raise SchemaError(f"the table has several columns {column.name!r}; keep one of them")
-        values = readable(values)
-        return with_examples(column.encode(values, self._missing(column, values)), values)
-
-    def problems(self, frame: pd.DataFrame) -> list[str]:
-        """Validate rows: return a sentence for every kind of fault in every column, with counts and the first examples.
-
-        Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
-        out. If all columns can be read, rows that violate a rule, or a bound of a derived column, are also counted. An
-        empty list means that :meth:`encode` clips and recodes no value and leaves out no row, except that a difference
-        or ratio is missing where its other column is missing or zero.
-        """
-        from fedsynth.schema.derive import breaking
-
-        found: list[str] = []
-        readable = True
-        for column in self.asked:
-            try:
-                found += Misfits.of([(column.name, self.encode_column(column, frame))]).sentences()
-            except SchemaError as error:  # the frame lacks the column
-                found.append(str(error))
-                readable = False
-        if readable and (self.rules or self.derives):
-            broken = self.broken(self.plain(map(str, frame.columns)).encode(frame))
-            found += breaking({sentence: int(mask.sum()) for sentence, mask in broken.items()})
-        return found
-
-    def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
-        """Decode rows to a data frame with the columns' dtypes; numbers and times are drawn uniformly from their bins.
-
-        ``table`` may be only its codes: a list with an integer array of shape ``(rows,)`` for each column of
-        :attr:`stored`. The numbers that a table may hold are not used. ``rng`` draws the values and the identifiers.
-        """
-        from fedsynth.rows import Table
-        from fedsynth.schema.derive import frame_of, published, with_numbers
-
-        codes = table if isinstance(table, Sequence) else table.codes
-        return frame_of(self, published(with_numbers(Table(self, tuple(map(np.asarray, codes))), rng)), rng)
-
-    def publish(self, table: Table) -> Table:
-        """Convert stored rows to published rows, with all derived columns: a table under the schema :meth:`plain`.
-
-        Raises :class:`Unsupported` if the schema derives columns, but ``table`` lacks the numbers of some column.
-        """
-        from fedsynth.rows import Table
-        from fedsynth.schema.derive import published
-
-        if self.is_plain:
-            return table
-        values = published(table)
-        plain = self.plain(values)
-        found = Table.of(plain, [values[name] for name in plain.names])
-        return replace(found, left_out=table.left_out, persons=table.persons, misfits=table.misfits)
-
-    def store(self, plain: Table) -> Table:
-        """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
-
-        Columns with a stored form, and those to which they refer, must have numbers in ``plain``.
-        """
-        if self.is_plain:
-            return plain
-        places = [plain.schema.index(name) for name in self.names]
-        codes = ((at, plain.codes[at].astype(np.int64)) for at in places)
-        persons = None if plain.persons is None else plain.persons[: len(plain)]
-        table = self.assembled((Encoded(found, plain.numbers.get(at), ()) for at, found in codes), persons)
-        if table.persons is not None and plain.persons is not None:
-            table = replace(table, persons=np.concatenate([table.persons, plain.persons[len(plain) :]]))
-        return replace(table, left_out=table.left_out + plain.left_out, misfits=plain.misfits)
-
-    def broken(self, plain: Table) -> dict[str, NDArray[np.bool_]]:
-        """Return, for each rule and each bound of a derived column, a mask of the published rows that violate it.
-
-        The keys are sentences that state the rule or bound.
-        """
-        from fedsynth.schema.derive import broken, values_of
-
-        return broken(self, values_of(plain))
 
     def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
         """Return the schema as TOML text, without default values; ``comments`` has comment lines by column name."""
@@ -389,29 +254,6 @@ class Schema:
             {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
         )
         return {**content, "column": [_entry(column) for column in columns]}
-
-    def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Return which values are missing: pandas', and those in an agreed spelling that the column does not list."""
-        import pandas as pd
-
-        texts, by_value = missing_spellings(column, self.missing_values)
-        missing: NDArray[np.bool_]
-        if by_value:
-
-            def gone(value: Any) -> bool:
-                if isinstance(value, str):
-                    return value in texts or canonical_text(value) in by_value
-                return is_missing(value) or any(text in by_value for text in canonical_texts(value))
-
-            which, distinct = distinct_values(values)
-            missing = np.array([*map(gone, distinct), True], dtype=bool)[which]
-            return missing
-        if values.dtype == object and not is_text(values):  # pandas' isna and isin fail on some objects, such as lists
-            held = ((value in texts) if isinstance(value, str) else is_missing(value) for value in values)
-            return np.fromiter(held, dtype=bool, count=len(values))
-        missing = values.isna().to_numpy(dtype=bool)
-        has_text = isinstance(values.dtype, pd.CategoricalDtype) or is_text(values)
-        return missing | values.isin(list(texts)).to_numpy() if has_text else missing
 
 
 def _plain(column: Column) -> Column:

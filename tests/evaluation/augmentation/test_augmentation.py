@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.augmentation.rows import append_rows, append_sufficient_classes, hold_out
 from fedsynth.evaluation.augmentation.scores import ClassifierScores, TrainingCurve, majority, score
@@ -46,7 +47,7 @@ def table(rows: int, seed: int, classes: tuple[int, ...] = (0, 1, 2)) -> Table:
     y = rng.choice(classes, rows)
     x = np.clip(2.5 * (y - 1) + rng.normal(0, 0.7, rows), -4, 4)
     z, c = np.clip(rng.normal(0, 1, rows), -4, 4), np.array(["a", "b"])[rng.integers(0, 2, rows)]
-    return SCHEMA.encode(pd.DataFrame({"x": x, "z": z, "c": c, "y": y}))
+    return encode(SCHEMA, pd.DataFrame({"x": x, "z": z, "c": c, "y": y}))
 
 
 def rows_of(one: Table) -> Examples:
@@ -322,7 +323,7 @@ def test_one_row_is_enough_for_all_but_batchnorm():
 
 def test_a_site_whose_values_nobody_else_has_changes_no_other_s_features():
     common = table(20, 0)
-    odd = SCHEMA.encode(pd.DataFrame({"x": [4.0, 4.0], "z": [-4.0, -4.0], "c": ["b", "b"], "y": [2, 2]}))
+    odd = encode(SCHEMA, pd.DataFrame({"x": [4.0, 4.0], "z": [-4.0, -4.0], "c": ["b", "b"], "y": [2, 2]}))
     together = public_features(concatenate([common, odd]), "y")
     assert np.array_equal(together[:20], public_features(common, "y"))
     assert np.array_equal(together[20:], public_features(odd, "y"))
@@ -389,7 +390,7 @@ def test_features_follow_from_the_public_schema_alone():
             "y": ["n", "p", "n", "p"],
         }
     )
-    found = public_features(schema.encode(frame), "y")
+    found = public_features(encode(schema, frame), "y")
     root = np.sqrt(3)
     expected = [
         [-root, 0, -root, -root, -root, -root, 0, 1, 0],
@@ -402,7 +403,7 @@ def test_features_follow_from_the_public_schema_alone():
     assert len(np.unique(found[:, 4])) == 1
     varying = [0, 1, 2, 3, 5, 6, 7, 8]
     assert np.allclose(found[:, varying], np.array(expected)[:, varying], atol=1e-6)
-    uniform = schema.encode(pd.concat([frame.iloc[:1]] * 1001).assign(even=np.linspace(0, 10, 1001)))
+    uniform = encode(schema, pd.concat([frame.iloc[:1]] * 1001).assign(even=np.linspace(0, 10, 1001)))
     assert public_features(uniform, "y")[:, 0].mean() == pytest.approx(0, abs=1e-5)
     assert public_features(uniform, "y")[:, 0].var() == pytest.approx(1, abs=0.01)
 
@@ -417,7 +418,7 @@ def test_codes_alone_and_numeric_targets_are_refused():
         labels(table(5, 0), "x")
     lonely = Schema((Categorical("y", (0, 1)),))
     with pytest.raises(Unsupported, match="only column"):
-        public_features(lonely.encode(pd.DataFrame({"y": [0, 1]})), "y")
+        public_features(encode(lonely, pd.DataFrame({"y": [0, 1]})), "y")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from tests.command import invoke
 
+from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.augmentation.site import Augmentation, augment
 from fedsynth.rows import Table
@@ -33,7 +34,7 @@ def frame(rows: int, seed: int, classes: tuple[int, ...] = (0, 1, 2), informativ
 
 
 def table(rows: int, seed: int, classes: tuple[int, ...] = (0, 1, 2), informative: bool = True) -> Table:
-    return SCHEMA.encode(frame(rows, seed, classes, informative))
+    return encode(SCHEMA, frame(rows, seed, classes, informative))
 
 
 def test_rows_of_the_same_law_help_a_site_with_few() -> None:
@@ -87,7 +88,7 @@ def test_rows_of_a_person_stay_together() -> None:
     rng = np.random.default_rng(0)
     once = frame(40, 3, informative=False)
     copies = once.loc[np.repeat(once.index, 10)]
-    encoded = SCHEMA.encode(copies)
+    encoded = encode(SCHEMA, copies)
     known = replace(encoded, persons=np.repeat(rng.permutation(40), 10).astype(np.uint64))
     leaky = augment(encoded, table(500, 1, informative=False), "y").tested["own"]
     honest = augment(known, table(500, 1, informative=False), "y").tested["own"]
@@ -97,7 +98,7 @@ def test_rows_of_a_person_stay_together() -> None:
 
 def test_tables_that_do_not_do_are_refused() -> None:
     with pytest.raises(SchemaError, match="different schemas"):
-        augment(table(20, 0), Schema((Categorical("y", ("a", "b", "c")),)).encode(frame(9, 0)[["y"]]), "y")
+        augment(table(20, 0), encode(Schema((Categorical("y", ("a", "b", "c")),)), frame(9, 0)[["y"]]), "y")
     with pytest.raises(Unsupported, match="too few"):
         augment(table(2, 0), table(20, 1), "y")
     with pytest.raises(InvalidParameter, match="repeats"):

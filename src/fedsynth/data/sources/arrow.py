@@ -10,6 +10,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedsynth import encoding
+from fedsynth.encoding import assembled
 from fedsynth.errors import SchemaError
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -78,8 +80,8 @@ def is_binary(kind: Any) -> bool:
 
 
 def encode(schema: Schema, table: Any, persons: NDArray[np.uint64] | None = None) -> Table:
-    """Encode an Arrow ``table`` as :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>` does, but faster."""
-    return schema.assembled((encode_column(schema, column, table) for column in schema.asked), persons)
+    """Encode an Arrow ``table`` as :func:`~fedsynth.encoding.encode` does, but faster."""
+    return assembled(schema, (encode_column(schema, column, table) for column in schema.asked), persons)
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
@@ -89,12 +91,12 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):
-        return schema.encode_column(column, frame_of(pa.table({column.name: given})))
+        return encoding.encode_column(schema, column, frame_of(pa.table({column.name: given})))
     texts = given.combine_chunks().dictionary_encode()
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks() if texts.num_chunks else pa.array([], pa.string()).dictionary_encode()
     distinct = pd.Series([*texts.dictionary.to_pylist(), *[None] * bool(texts.null_count)], dtype=object)
-    found = schema.encode_column(column, pd.DataFrame({column.name: distinct}))
+    found = encoding.encode_column(schema, column, pd.DataFrame({column.name: distinct}))
     index = np.asarray(texts.indices.fill_null(len(distinct) - 1))
     faults = tuple(repeated(fault, index) for fault in found.faults)
     return Encoded(found.codes[index], None if found.numbers is None else found.numbers[index], faults)

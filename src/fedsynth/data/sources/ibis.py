@@ -310,7 +310,7 @@ def place(
             missing = missing if whole else missing | (value == _double(math.nan))
         match column:
             case Categorical():
-                # A label that no double equals can never match: values are compared as doubles, as in Schema.encode.
+                # A label that no double equals can never match: values are compared as doubles, as in frames.
                 labels = {float(label): leaf(code) for code, label in enumerate(column.labels) if float(label) == label}
                 found = _looked_up(value, labels, gone if column.unknown == "missing" else None, literal)
             case Boolean():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth import encoding
 from fedsynth.data.read import check_columns
 from fedsynth.data.sources.arrow import encode, in_parts
 from fedsynth.rows import NoSingleRows, PairBlock, Rows, Source, Table, count_pairs
@@ -86,5 +87,5 @@ class StreamedRows(NoSingleRows):
         if not some:
             import pandas as pd
 
-            yield self.schema.encode(pd.DataFrame(columns=list(self.schema.names)))
+            yield encoding.encode(self.schema, pd.DataFrame(columns=list(self.schema.names)))
         self._kept, self._read = kept, read

@@ -21,6 +21,7 @@ from fedsynth.deploy.flower.local import LocalFlower
 from fedsynth.deploy.flower.setup import write_federation
 from fedsynth.deploy.progress import events_file, last_attempt
 from fedsynth.deploy.roster import Admission, Invitation, JoinRequest, load
+from fedsynth.encoding import decode
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.transport import recorded_turns
@@ -97,7 +98,7 @@ def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
     if (root / PLAN).is_file():
         content["policy"]["plans"] = {job.deployed.plan: str(root / PLAN)}
     join(invitation, home, {**files, "site.toml": tomli_w.dumps(content)})
-    write_frame(table.schema.decode(table, np.random.default_rng()), home / "rows.csv")
+    write_frame(decode(table.schema, table, np.random.default_rng()), home / "rows.csv")
     return home
 
 

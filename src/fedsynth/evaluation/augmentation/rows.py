@@ -61,5 +61,5 @@ def _same_schema(sites: Sequence[Table], synthetic: Table) -> None:
             raise SchemaError("the synthetic rows and a site have different schemas; encode both with the same")
         if lacking := [site.schema.names[at] for at in site.numbers if at not in synthetic.numbers]:
             raise Unsupported(
-                f"the synthetic rows have no numbers for {lacking}; pass schema.encode(synthesizer.sample(rows, rng))"
+                f"the synthetic rows have no numbers for {lacking}; encode the rows of synthesizer.sample"
             )
