@@ -174,6 +174,8 @@ def broken(schema: Schema, plain: Table) -> dict[str, NDArray[np.bool_]]:
 
 def _missing_among(schema: Schema, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
     """Return which values are missing: pandas', and those in an agreed spelling that the column does not list."""
+    import pandas as pd
+
     texts, by_value = missing_spellings(column, schema.missing_values)
     missing: NDArray[np.bool_]
     if by_value:
@@ -285,6 +287,8 @@ def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.Dat
 
     These are generated with ``rng``, after any other draw from it.
     """
+    import pandas as pd
+
     rows = len(next(iter(values.values())))
     series = {
         column.name: column.series(values[column.name])
