@@ -307,7 +307,7 @@ def test_a_frame_that_was_read_is_encoded_as_its_file(case):
         for path in (csv_file(Path(name), [*records, more]), parquet(Path(name), [*records, more])):
             file = read_encoded(path, schema, quiet=True)
             frame, typed = fs.read_table(path), fs.read_table(path, schema)
-            raw_rows, typed_rows = encode(schema, frame), encode(schema, typed)
+            raw_rows, typed_rows = (encoding.encode(schema, one) for one in (frame, typed))
             assert content(raw_rows) == content(file)
             assert raw_rows.left_out == file.left_out
             assert list(typed.columns) == list(frame.columns) == ["row", "a", "who"]
