@@ -30,7 +30,6 @@ class Star:
         """Spend the federation's budget, and return the fitted synthesizer."""
         from fedsynth.methods.measure import fit_noisy, measurements  # models are imported where they are used
         from fedsynth.models.synthesizer import own_bins
-        from fedsynth.schema.derive import forbidden_cells
 
         schema = federation.schema
         centre = schema.index(self.target or schema.names[-1])
@@ -38,7 +37,7 @@ class Star:
         released = federation.sum(Counts.of(len(schema.stored), pairs), share=1.0)  # the whole budget, in one query
         measured = measurements(pairs, released.tables, released.stds)
         total = max(1.0, float(np.mean([table.values.sum() for table in measured])))
-        model = fit_noisy(schema.sizes, measured, total, self.iterations, zeros=forbidden_cells(schema))
+        model = fit_noisy(schema.sizes, measured, total, self.iterations, zeros=schema.forbidden_cells())
         return Synthesizer(schema, own_bins(schema), model, {"method": "star", "cliques": [list(one) for one in pairs]})
 
 
