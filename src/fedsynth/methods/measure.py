@@ -43,6 +43,9 @@ NOISE_STOP = 0.9
 # The same for a fit to denoised tables, and the number of blocks of steps without improvement after which it ends.
 CLEAN_STOP, CLEAN_QUIET = 0.05, 3
 
+# The most steps of a fit to tables of several cohorts of sites.
+COHORT_STEPS = 10
+
 _MEGABYTE = 2**20
 _DUST = ROUNDING - 1  # what shares leave below this is a rounding error, which the ledger tolerates too
 _MOST_WEIGHT = 64
@@ -63,7 +66,8 @@ def fit_noisy(
 
     The arguments are those of :func:`~fedsynth.models.estimate.estimate`. If the tables come from several cohorts of
     sites (not ``one_cohort``), they disagree by more than their noise, and no model reaches the noise level: the fit
-    then ends as soon as it slows.
+    then ends as soon as it slows, or after ``COHORT_STEPS`` (10) steps. More would fit what only these cohorts have in
+    common, and give combinations of values that others hold a probability of almost zero.
     """
     from fedsynth.models.estimate import estimate
 
@@ -71,7 +75,7 @@ def fit_noisy(
         sizes,
         measured,
         total,
-        iterations=iterations,
+        iterations=iterations if one_cohort else min(iterations, COHORT_STEPS),
         warm_start=warm_start,
         noise_stop=NOISE_STOP,
         quiet_blocks=5 if one_cohort else 1,
