@@ -74,6 +74,8 @@ def paper_pages() -> dict[str, ResultPage]:
         figures, keys = run_figures(kept_lines(spec, file)), {case.key for case in cases(spec)}
         kept = [record for record in read_records(file) if record.key in keys]
         results.setdefault(spec.paper, []).append(PaperResults(place.stem, spec, judge(spec, figures), figures, kept))
+    for some in results.values():
+        some.sort(key=lambda result: not result.spec.published)  # tables before what has plots alone
     rows = [(f"[{title}]({paper}.md)", *_counts(results[paper])) for paper, title in PAPERS.items()]
     rows.append(("all", *_counts(result for some in results.values() for result in some)))
     summed = TextTable("", ("paper", *_COUNTED), tuple(rows)).markdown()
