@@ -435,6 +435,7 @@ def main() -> None:
     given = parser.parse_args()
     if hasattr(os, "nice"):
         os.nice(19)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C, it ends the runs as well
     try:
         if not Path(fedsynth.__file__).is_relative_to(ROOT):
             raise FedsynthError(f"fedsynth was imported from {fedsynth.__file__}; set PYTHONPATH={ROOT / 'src'}")
