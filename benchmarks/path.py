@@ -4,7 +4,7 @@ python -m benchmarks.path [--trust trusted|secure] [--list]
 
 One question for the counts of two columns, at three sites in one process, is asked once more after a first time, while
 ``sys.setprofile`` notes which functions of fedsynth call which. Counted are named functions (what a comprehension calls
-counts for the function around it), without those that draw noise (``privacy/noise.py``), and distinct pairs of a
+counts for the function around it), without those that draw noise (``NOISE``), and distinct pairs of a
 function and one that it calls in another file. Both are what a reader goes through, not what a run costs.
 """
 

@@ -17,12 +17,10 @@ import numpy as np
 from fedsynth.bench.results import ResultLine
 from fedsynth.bench.spec import AXES, Spec, TableEntry, several
 from fedsynth.errors import number_of
-from fedsynth.evaluation.plots import Chart, curves, svg
+from fedsynth.evaluation.plots import LINE_STYLE, Chart, curves, svg
 from fedsynth.files import write_whole
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3478a", "#a87500", "#3a8fc4", "#7a5195", "#666666")
-_LINES = "".join(f".line{at}{{fill:none;stroke:{colour};stroke-width:1.8}}" for at, colour in enumerate(_COLOURS))
-ALONE = f"svg{{background:#fff}}text{{font:11px sans-serif;fill:#1b2026}}.rule{{fill:none;stroke:#c9cfd5}}{_LINES}"
+ALONE = f"svg{{background:#fff}}text{{font:11px sans-serif;fill:#1b2026}}.rule{{fill:none;stroke:#c9cfd5}}{LINE_STYLE}"
 """The style of a plot that stands alone."""
 _NAMED = ("method", "trust", "delta", "arm")  # what tells the lines of a plot apart
 
@@ -100,7 +98,7 @@ def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) 
     write_whole(
         out / "page.html",
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(spec.title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{style}{_LINES}</style></head><body><main>'
+        f'<meta name="viewport" content="width=device-width"><style>{style}{LINE_STYLE}</style></head><body><main>'
         f"<h1>{escape(spec.title)}</h1><p>{escape(spec.text)}</p>{''.join(table.html() for table in found)}"
         f'<ul>{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul><div class="grid">{cards}</div>'
         "</main></body></html>\n",

@@ -17,7 +17,10 @@ from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
 from fedsynth.evaluation.score import Score, Verdict
 from fedsynth.models.card import percent_up
 
-LINES = 8  # number of line colours
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3478a", "#a87500", "#3a8fc4", "#7a5195", "#666666")
+LINES = len(_COLOURS)  # number of line colours
+LINE_STYLE = "".join(f".line{at}{{fill:none;stroke:{colour};stroke-width:1.8}}" for at, colour in enumerate(_COLOURS))
+"""The style (CSS) of the lines of :func:`curves`."""
 LEVELS = 10  # steps of colour to each side of zero in a heat map
 _WIDTH = 340.0  # of a plot in a card: fits a phone unscaled
 _HEIGHT = 168.0  # of the bars, unless categories need more

@@ -72,7 +72,8 @@ class AIM:
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit in a round is this number
         times the share of the budget that will have been spent at its end.
     iterations, final_iterations
-        Upper bounds on the steps of each round's fit and of the last one.
+        Upper bounds on the steps of each round's fit and of the last one. With a ``rate`` below 1 each ends after 10
+        steps at the latest, since samples of sites disagree (:func:`~fedsynth.methods.measure.fit_noisy`).
     bins_share
         Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first. AIM spends
         the rest, and the pairs' tables are denoised before each fit. ``None``: 20 % if a number has too many values to

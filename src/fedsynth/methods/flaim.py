@@ -86,8 +86,9 @@ class FLAIMOptions:
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises linearly over the
         rounds to this number.
     iterations, final_iterations
-        Upper bounds on the steps of each round's fit and of the final fit after all rounds. With more than one local
-        step, sites fit as well, and ``iterations`` is at most 1000.
+        Upper bounds on the steps of each round's fit and of the final fit after all rounds. The server's fits end
+        after 10 steps at the latest, since the rounds' cohorts disagree (:func:`~fedsynth.methods.measure.fit_noisy`).
+        With more than one local step, sites fit as well, and ``iterations`` is at most 1000.
     """
 
     workload: Workload | None = None

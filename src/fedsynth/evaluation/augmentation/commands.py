@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from fedsynth.rows import Table
 
 _LARGEST_SEED = 2**31 - 1  # scikit-learn's learners refuse seeds beyond 32 bits
-_PRIVATE = "These scores and rows are those of the site's rows and are not private: keep them."
-_HEADS = {"own": "own rows", "all": "all sites", "holdout": "hold-out"}
-_LINES = "".join(
-    f".line{at}{{fill:none;stroke:{colour};stroke-width:1.8}}"
-    for at, colour in enumerate(("#3a8fc4", "#d55e00", "#009e73"))
+_PRIVATE = (
+    "What was written here is computed from, or holds, the site's own rows: it is not private and stays at the site."
 )
+_HEADS = {"own": "own rows", "all": "all sites", "holdout": "hold-out"}
 
 
 def augment(
@@ -166,7 +164,7 @@ def _page(found: Augmentation) -> str:
     import numpy as np
 
     from fedsynth.evaluation.augmentation.site import TESTED_ON
-    from fedsynth.evaluation.plots import curves, svg
+    from fedsynth.evaluation.plots import LINE_STYLE, curves, svg
 
     lines = {}
     for rows, scores in found.tested.items():
@@ -178,7 +176,7 @@ def _page(found: Augmentation) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>Augmentation</title><style>{style}{_LINES}</style></head><body><main><h1>Synthetic rows for "
+        f"<title>Augmentation</title><style>{style}{LINE_STYLE}</style></head><body><main><h1>Synthetic rows for "
         f'{escape(found.target)}</h1><p class="lead">{escape(str(found))}</p><p class="notice warn">{_PRIVATE}</p>'
         f'<div class="grid"><figure class="card"><figcaption>{escape(label)}</figcaption>'
         f"{svg(curves(label, lines))}</figure></div><pre>{escape(_table(found))}</pre></main></body></html>\n"
