@@ -132,7 +132,7 @@ def fit(
         A method's name, or its object. ``options`` are its options by name, of columns by the column's name.
     trust
         Who adds the noise: "trusted", "local", "secure" or "three-servers", or a trust's object; if it is empty,
-        :func:`~fedsynth.federation.names.default_trust` of the number of sites. ``trust_options`` are its settings by
+        :func:`~fedsynth.trusts.default_trust` of the number of sites. ``trust_options`` are its settings by
         name, such as ``{"min_honest": 3}``.
     target
         The column to predict, for methods that have an option of this name.
@@ -275,15 +275,15 @@ def advise(
 
     ``schema`` is the public one, ``rows`` the number of rows of all ``sites`` together, and ``epsilon`` and ``delta``
     the planned limit. ``methods`` names the methods (default: all private ones that train no network), ``trust`` the
-    trust model (default: :func:`~fedsynth.federation.names.default_trust` of ``sites``; a method that does not run
+    trust model (default: :func:`~fedsynth.trusts.default_trust` of ``sites``; a method that does not run
     under it runs under "trusted"), and ``unit`` is the unit of protection. The other options, and what the errors mean,
     are those of :class:`~fedsynth.runs.plan.PlannedRun` and :func:`fedsynth.runs.plan.advise`.
     """
-    from fedsynth.federation.names import default_trust
     from fedsynth.federation.policy_file import trust_named
     from fedsynth.federation.trust import settings_of
     from fedsynth.runs import plan
     from fedsynth.terms import Terms
+    from fedsynth.trusts import default_trust
 
     trust = trust or default_trust(sites)
     able = (method.name for method in all_methods() if method.private and not method.trains)

@@ -62,7 +62,7 @@ def under(of: Site, **policy: Any) -> Site:
 
 def put(of: Site, run: str, release: Release, unit: Unit | None = None, step: int = 0, **fields: Any) -> Reply:
     """Put a question to a site, under its policy's own unit and neighbour relation unless told otherwise."""
-    terms = {"unit": unit or of.policy.unit, "neighbours": of.policy.neighbours, **fields}
+    terms = {"unit": unit or of.policy.unit, "neighbours": of.policy.change.neighbours, **fields}
     return ask(of, question(run=run, release=release, step=step, **terms))
 
 

@@ -289,7 +289,7 @@ def aggregator(sites: Sequence[Site], asked: Request) -> Aggregator:
     trust = sites[0].policy.trusts["secure"]
     assert isinstance(trust, SecureSum)
     names = [of.name for of in sites]
-    noise = Quote(asked, SCHEMA, trust).noise
+    noise = Quote.of(asked, SCHEMA, trust).noise
     return trust.aggregation(asked.question, noise, Norms(1, 1), names, lambda exact: pytest.fail("no noise"))
 
 

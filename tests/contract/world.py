@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsynth.federation import names
+from fedsynth import trusts
 from fedsynth.federation.trust import Trust
 from fedsynth.methods import Method, Registration, all_methods
 from fedsynth.methods.generators import PGM
@@ -105,7 +105,9 @@ METHODS: dict[str, Method] = {
     variant: one.kind(**VARIANTS.get(one.name, {}).get(variant, {})) for variant, one in DECLARED.items()
 }
 TRUSTS: dict[str, Trust] = {
-    name: named(place)() for name, place in names.TRUSTS.items() if find_spec(".".join(place.split(".")[:2]))
+    name: named(facts.place)()
+    for name, facts in trusts.TRUSTS.items()
+    if find_spec(".".join(facts.place.split(".")[:2]))
 }
 
 

@@ -589,9 +589,9 @@ def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path
 def grow_old(config: SiteConfig, run: str, days: float) -> None:
     """Let the last question of a run be so many days old, as the account counts them."""
     with BookFile(str(config.account)).transaction() as records:
-        found = records.one(RunRecord, "run = ?", run)
+        found = records.get(RunRecord, run)
         assert found is not None
-        now = records.one(ClockRecord)
+        now = records.get(ClockRecord)
         assert now is not None
         records.put(found._replace(used=now.age - days * 86400))
 

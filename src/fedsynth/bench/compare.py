@@ -13,12 +13,12 @@ from fedsynth.bench import grid, spec
 from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.comparison import ARMS, NOT_COVERED
-from fedsynth.federation.names import default_trust
 from fedsynth.methods import find_method
 from fedsynth.progress import Progress, shown
 from fedsynth.rows import Table
 from fedsynth.runs.job import Job, budget_of
 from fedsynth.schema import Schema
+from fedsynth.trusts import default_trust
 
 _SCORES = ["metric", "method", "trust", "epsilon", "arm"]
 
@@ -83,7 +83,7 @@ def compare(
         Share of rows that no method gets.
     sites, partition, trust, trust_options
         The simulated federation: how many sites, how rows are split over them, and who adds the noise (default:
-        :func:`~fedsynth.federation.names.default_trust` of ``sites``). A method that does not run under this trust
+        :func:`~fedsynth.trusts.default_trust` of ``sites``). A method that does not run under this trust
         model runs under "trusted", as the frame says.
     arms
         The rows that the methods get: "federated" (those of all sites, over the sites), "pooled" (the same at one site)

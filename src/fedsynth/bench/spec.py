@@ -20,7 +20,6 @@ from fedsynth.bench.metrics import find_metric
 from fedsynth.data.partition import parse_partition
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation.suites import find_suite
-from fedsynth.federation.names import default_trust
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
 from fedsynth.files import Records, parse_toml
@@ -29,6 +28,7 @@ from fedsynth.methods.registry import read_options
 from fedsynth.plugins import named
 from fedsynth.runs.job import DEMO_DATA, parse_option
 from fedsynth.schema import Schema
+from fedsynth.trusts import default_trust
 
 AXES = ("dataset", "method", "epsilon", "delta", "trust", "partition", "sites", "arm", "seed")
 
@@ -204,7 +204,7 @@ class GridEntry(SpecEntry, frozen=True):
 
     Each field takes one value or several. ``None`` takes that of ``[defaults]`` or, if it has none either, all data
     sets and metrics, no noise, random equal parts (iid), 5 sites, and ``federated``; the trust model is that of the
-    number of sites (:func:`~fedsynth.federation.names.default_trust`), or trusted for a method that does not run under
+    number of sites (:func:`~fedsynth.trusts.default_trust`), or trusted for a method that does not run under
     it. ``data``,
     ``methods``, ``partition`` and ``metrics`` are names of entries of the specification (partitions also as on the
     command line). ``epsilon`` and ``delta`` are the budget, with the epsilon "none" for no noise; ``trust`` is a trust

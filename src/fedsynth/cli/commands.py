@@ -244,8 +244,8 @@ def methods(*, json_: bool = False) -> None:
 
       fedsynth methods --json
     """
-    from fedsynth.federation.names import TRUSTS
     from fedsynth.methods.registry import all_methods, options_of
+    from fedsynth.trusts import TRUSTS
 
     listing: list[dict[str, Any]] = []
     for declared in all_methods():

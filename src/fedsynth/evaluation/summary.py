@@ -12,17 +12,7 @@ from fedsynth.models.card import ModelCard
 from fedsynth.privacy.cost import Budget, Cost, ProtectedChange, Unit, best_guess
 from fedsynth.privacy.ledger import Entry, LedgerFile
 from fedsynth.privacy.release import kind_of
-
-_TRUSTS = {
-    "trusted": "The server has to be trusted: it sees the exact counts of every site and adds the noise once.",
-    "local": "Nobody has to be trusted: every site adds the full noise to its own answers before they leave.",
-    "secure": "Enough sites have to be trusted not to collude with the server: each adds a share of the noise, under "
-    "masks that cancel only in the sum, and nobody sees exact counts.",
-    "three-servers": "No two of the three servers may collude, and all have to follow the protocol: each holds secret "
-    "shares, which reveal nothing by themselves, and nobody sees exact counts. Their noise has 1.5 times the variance "
-    "of a trusted server's (up to 3 times if that noise is very small or very large), and each selection adds two "
-    "Gumbel variables instead of one.",
-}
+from fedsynth.trusts import TRUSTS
 
 
 @dataclass(frozen=True)
@@ -123,7 +113,8 @@ class RunSummary:
     def trust_says(self) -> str:
         """Who has to be trusted, and against whom the guarantee holds, in sentences for a report."""
         against = f"The guarantee holds against {self.statement['adversary']}."
-        of_trust = _TRUSTS.get(self.statement["trust"], "")
+        facts = TRUSTS.get(self.statement["trust"])
+        of_trust = "" if facts is None else facts.demands
         if self.statement["simulated"] and of_trust:
             of_trust = f"Of a deployment: {of_trust} This run was simulated in one process."
         return f"{of_trust} {against}".strip()

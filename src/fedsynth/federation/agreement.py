@@ -34,11 +34,10 @@ from fedsynth.privacy.cost import ROUNDING, Budget, ProtectedChange, Unit
 from fedsynth.privacy.losses import fixed_epsilon, sampled_steps
 from fedsynth.privacy.release import SampledGaussian, kind_of
 from fedsynth.terms import Terms
+from fedsynth.trusts import TRUSTS
 
 FORMAT: Literal[1] = 1
 _Printable = Annotated[str, msgspec.Meta(max_length=200, pattern="^[ -~]*\\Z")]  # stewards read these on a terminal
-WHOLE_SAMPLES = {"trusted": True, "local": False}
-"""Trust models in which a release's noise is a single sample, and whether it is added to the sum over sites."""
 _MARGIN = 1.001  # by which a planned epsilon exceeds the computed one: others compute it on other grids of losses
 _LEAST_EPSILON = 1e-12  # of a guarantee that is given: a large delta alone may cover all releases
 
@@ -223,8 +222,8 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         bounds what the run costs (:func:`~fedsynth.privacy.losses.fixed_epsilon`), also if it stops early, and however
         its questions depend on answers: a site keeps a run to one plan.
         """
-        paid = [slot for slot in self.slots if slot.release != "public"]
-        if not paid or self.trust not in WHOLE_SAMPLES or {slot.release for slot in paid} - {"gaussian", "sampled"}:
+        paid, trust = [slot for slot in self.slots if slot.release != "public"], TRUSTS.get(self.trust)
+        if not paid or trust is None or not trust.whole or {slot.release for slot in paid} - {"gaussian", "sampled"}:
             return self.budget
         linear = [slot for slot in paid if slot.weakest is None]
         rho = min(self.budget.rho, math.fsum(slot.price * slot.times for slot in linear)) * ROUNDING
@@ -234,7 +233,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
             if slot.weakest is not None:
                 counts[slot.verb, slot.kind, slot.weakest] += slot.times
         steps = tuple(
-            sampled_steps(release, self.unit, times, pooled=verb == "sum" and WHOLE_SAMPLES[self.trust])
+            sampled_steps(release, self.unit, times, pooled=verb == "sum" and trust.pooled)
             for (verb, _, release), times in counts.items()
         )
         epsilon = fixed_epsilon(self.budget.delta, rho, largest, steps) * (_MARGIN if steps else 1)

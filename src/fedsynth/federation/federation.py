@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import msgspec
@@ -30,7 +30,6 @@ from fedsynth.errors import (
 )
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import PlainAnswer, values_of
-from fedsynth.federation.names import TRUSTS
 from fedsynth.federation.noise_record import NoiseRecord
 from fedsynth.federation.query import (
     MOST_ROWS,
@@ -80,6 +79,7 @@ from fedsynth.progress import Progress, ignore_progress
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
 from fedsynth.terms import Terms
+from fedsynth.trusts import TRUSTS
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ EXACT = Exact()
 """In place of a share, a release without noise: for baselines that are NOT PRIVATE. Sites refuse it by default."""
 
 _Asked = TypeVar("_Asked", Query, Selection)
+_Recorded = TypeVar("_Recorded", Released, "VaultRecord")
 
 _NAMED = 10  # most sites named in a message
 _TAIL = 45.0  # noise of either law exceeds this many standard deviations less than once in 2^64
@@ -112,11 +113,6 @@ class Sum:
     values: Integers
     std: float
     sites: tuple[str, ...]
-
-
-def record_nothing(question: str, release: bytes) -> bytes:
-    """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`."""
-    return release
 
 
 class VaultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,7 +182,7 @@ class Federation:
         steps that :meth:`repeat` yields.
     released
         ``released(question, release)`` records a released sum, or the sites of a vault, and returns what was recorded
-        first for this question (:meth:`~fedsynth.federation.transport.Recorded.released`).
+        first for this question (:meth:`~fedsynth.federation.transport.Recorded.released`); ``None``: not recorded.
     """
 
     terms: Terms
@@ -214,7 +210,7 @@ class Federation:
     noise: NoiseRecord = field(default_factory=NoiseRecord)
     progress: Progress = ignore_progress
     loop: Callable[[int], Iterable[int]] = range
-    released: Callable[[str, bytes], bytes] = record_nothing
+    released: Callable[[str, bytes], bytes] | None = None
     _steps: Iterator[int] = field(default_factory=itertools.count)
     _foreign: dict[ForeignPart, None] = field(default_factory=dict)  # in order of their first use
     _told: set[str] = field(default_factory=set)  # the sites that have answered
@@ -242,7 +238,9 @@ class Federation:
     def statement(self) -> Statement:
         """The privacy statement of the run so far: the guarantee, the unit of protection and the assumptions."""
         exact, epsilon, delta = self.agreement.guarantee, self.budget.epsilon, self.budget.delta
-        self._rest_on_trust()
+        kind, built_in = type(self.trust), TRUSTS.get(self.trust.name)
+        if built_in is None or named(built_in.place) is not kind:
+            self.rest_on("trust", self.trust.name, place_of(kind))
         return Statement(
             terms=self.terms,
             spent=self.ledger.spent,
@@ -268,11 +266,6 @@ class Federation:
         """
         accepted = place in self.unproved or (role == "query" and not self.simulated)
         self._foreign[ForeignPart.of(role, name, place, accepted=accepted)] = None
-
-    def _rest_on_trust(self) -> None:
-        kind, own = type(self.trust), TRUSTS.get(self.trust.name)
-        if own is None or named(own) is not kind:
-            self.rest_on("trust", self.trust.name, place_of(kind))
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
         """Draw the sites of up to ``rounds`` rounds, all in advance, and return one federation for each round.
@@ -372,7 +365,7 @@ class Federation:
         )
         requests: dict[str, Request] = {}
         for request, sites in groups.values():
-            self._charge(request, sites)
+            self._charge(self._quote(request), sites)
             requests |= dict.fromkeys(sites, request)
         picks: dict[str, tuple[int, ...]] = {}
         for request, reply in self._exchange([(site, requests[site]) for site in per_site]):
@@ -419,10 +412,6 @@ class Federation:
             release = deposit_for(self.budget, vault.question.share)
             self._fill(vault, self._request(next(self._steps), "deposit", vault.question.query, release), new)
 
-    def require_sums(self) -> SumProtocol:
-        """Return how the trust model makes sums; raises :class:`Unsupported`, before any charge, if it makes none."""
-        return sums_of(self.trust)
-
     def require_vault(self, *, scores: bool = False) -> VaultProtocol:
         """Return how the trust model makes vaults; raises :class:`Unsupported` if it has none.
 
@@ -451,7 +440,7 @@ class Federation:
         """
         count = len(self.sites) if sites is None else sites
         release = noise_of(self._noise(query, share, pooled=self.trust.pooled))
-        return self.require_sums().std(release, self._norms(query, pooled=self.trust.pooled), count)
+        return sums_of(self.trust).std(release, self._norms(query, pooled=self.trust.pooled), count)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Prices
@@ -480,15 +469,16 @@ class Federation:
     def _norms(self, query: Query, *, pooled: bool) -> Norms:
         return protect(query.sensitivity(self.schema), self.terms.change, pooled=pooled)
 
-    def _charge(self, request: Request, sites: Sequence[str], quote: Quote | None = None) -> Entry:
-        quote = quote or Quote(request, self.schema, self.trust)
-        entry = quote.entry(sites)
-        self._rest_on_trust()
+    def _charge(self, quote: Quote, sites: Sequence[str]) -> Entry:
+        request, entry = quote.request, quote.entry(sites)
         if not is_built_in(kind := type(request.query)):
             self.rest_on("query", kind.kind, place_of(kind))
         self.ledger.record(entry)
         self.noise.add(quote, entry, self.budget, len(self.identities))
         return entry
+
+    def _quote(self, request: Request) -> Quote:
+        return Quote.of(request, self.schema, self.trust)
 
     def _note(self, entry: Entry, tables: Counts | None) -> None:
         self.ledger.note(entry)
@@ -525,7 +515,7 @@ class Federation:
 
     def _each(self, query: Query, release: Release) -> dict[str, Sum]:
         request = self._request(next(self._steps), "each", query, release)
-        entry = self._charge(request, self.sites)
+        entry = self._charge(self._quote(request), self.sites)
         found = {}
         for _, reply in self._exchange([(site, request) for site in self.sites]):
             values = self._numbers(reply, entry.cells, *self._range(query, reply.site, release))
@@ -537,13 +527,13 @@ class Federation:
     def _fill(self, vault: Vault, request: Request, sites: Sequence[str]) -> None:
         """Ask ``sites`` to deposit their tables in a vault; a resumed run admits the same sites again."""
         vault.asked.update(sites)
-        self._charge(request, sites)
+        self._charge(self._quote(request), sites)
         answered = self._taken(vault, request, sites)
         self._require({*vault.sites, *answered}, {*vault.sites, *sites})
-        first = decode(self.released(request.question, encode(VaultRecord(answered))), VaultRecord)
-        if first.sites != answered:  # resumed run: earlier releases hid the total of these sites
-            answered = self._taken(vault, request, first.sites)
-        if missing := sorted(set(first.sites) - set(answered)):
+        first = self._first(request.question, VaultRecord(answered)).sites
+        if first != answered:  # resumed run: earlier releases hid the total of these sites
+            answered = self._taken(vault, request, first)
+        if missing := sorted(set(first) - set(answered)):
             raise SiteLost(
                 f"{', '.join(missing)} deposited in this run's vault, which cannot be rebuilt without "
                 "them; restart them and run the same command again, or start another run"
@@ -576,11 +566,13 @@ class Federation:
             answered.append(reply.site)
         return tuple(answered)
 
-    def _settled(self, question: str, found: Released) -> Released:
-        """Return the sum released first for the question: ``found``, unless the run was resumed."""
+    def _first(self, question: str, found: _Recorded) -> _Recorded:
+        """Return what was recorded first for the question: ``found``, unless the run was resumed."""
+        if self.released is None:
+            return found
         written = encode(found)
         first = self.released(question, written)
-        settled: Released = found if first == written else decode(first, Released)
+        settled: _Recorded = found if first == written else decode(first, type(found))
         return settled
 
     def _sum(self, query: AnyQuery, released: Released) -> Sum:
@@ -597,15 +589,20 @@ class Federation:
         groups = self._grouped(
             per_site, lambda query: self._request(step, verb, query, self._noise(query, share, pooled=pooled))
         )
-        sums = [(request, self._aggregation(request, sites)) for request, sites in groups.values()]
-        self._converse(sums, per_site, b"" if weights is None else weights.astype("<f4").tobytes())
+        protocol, sums = sums_of(self.trust), []
+        for request, asked in groups.values():  # all are in the server's ledger before any message is sent
+            quote = self._quote(request)
+            bits = partial(self._bits, request.question)
+            sums.append((request, protocol.aggregation(request.question, quote.noise, quote.norms, asked, bits)))
+            self._charge(quote, asked)
+        self._converse(protocol, sums, per_site, b"" if weights is None else weights.astype("<f4").tobytes())
         try:
             found = [(request, one.result()) for request, one in sums]
         except SiteLost as error:
             raise self._lost(str(error)) from error
         # Check before a release is recorded: a recorded sum of too few sites could not be replaced.
         self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
-        return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
+        return [self._sum(of.query, self._first(of.question, one)) for of, one in found if one is not None]
 
     def _refuse_unknown(self, asked: Collection[str]) -> None:
         if unknown := sorted(set(asked) - set(self.sites)):
@@ -613,30 +610,26 @@ class Federation:
                 f"this federation or cohort has no sites {', '.join(unknown)}; its sites are {', '.join(self.sites)}"
             )
 
-    def _aggregation(self, request: Request, sites: Sequence[str]) -> Aggregation:
-        """Record one sum in the server's ledger and return its aggregation, before any message is sent."""
-        quote = Quote(request, self.schema, self.trust)
-        found = self.require_sums().aggregation(request.question, quote.noise, quote.norms, sites, self._bits(request))
-        self._charge(request, sites, quote)
-        return found
-
     def _converse(
-        self, sums: Sequence[tuple[Request, Aggregation]], per_site: Collection[str], weights: bytes = b""
+        self,
+        protocol: SumProtocol,
+        sums: Sequence[tuple[Request, Aggregation]],
+        per_site: Collection[str],
+        weights: bytes,
     ) -> None:
         """Run sums in lockstep: each exchange carries the same turn of all sums.
 
         If too few sites answer a turn before the values are sent, the run stops in that turn: once the remaining sites
         have been told that the others dropped out, a resumed run could not include them again.
         """
-        turn, reads = 0, self.require_sums().reads
-        answered = False
+        turn, answered = 0, False
         while any(events := [one.ask() for _, one in sums]):
             asked: list[tuple[str, Request]] = []
             hearing: list[Aggregation] = []
             for (request, one), by_site in zip(sums, events, strict=True):
                 shared: dict[int, Request] = {}
                 for site, event in by_site.items():
-                    beside = weights if turn == reads else b""
+                    beside = weights if turn == protocol.reads else b""
                     message = shared.get(id(event)) or request.at(turn, event, beside)
                     shared[id(event)] = message
                     asked.append((site, message))
@@ -644,7 +637,7 @@ class Federation:
             heard: set[str] = set()  # names alone: answers are not kept once they are in their sum
             plain = False
             for one, (request, reply) in zip(hearing, self._exchange(asked), strict=True):
-                if self._hear(one, request, reply):
+                if self._hear(protocol, one, request, reply):
                     heard.add(reply.site)
                     plain = plain or isinstance(reply.answer, PlainAnswer)
             if not answered:
@@ -652,13 +645,13 @@ class Federation:
             answered = answered or plain
             turn += 1
 
-    def _hear(self, one: Aggregation, request: Request, reply: Reply) -> bool:
+    def _hear(self, protocol: SumProtocol, aggregation: Aggregation, request: Request, reply: Reply) -> bool:
         """Hand an answer to its sum, and return whether it was valid; a malformed reply counts as a dropout."""
         query = request.query
         assert isinstance(query, Query)
         if reply.answer is None:
             return False
-        if self.require_sums().turns == 1:
+        if protocol.turns == 1:
             release = Exact() if self.trust.pooled else noise_of(request.head.release)
             if self._numbers(reply, query.cells(self.schema), *self._range(query, reply.site, release)) is None:
                 return False
@@ -666,7 +659,7 @@ class Federation:
             self._reject(reply, f"it sent {reply.answer.values.size} numbers instead of {query.cells(self.schema)}")
             return False
         try:
-            one.receive(reply.site, reply.answer)
+            aggregation.receive(reply.site, reply.answer)
         except FedsynthError as error:
             self._reject(reply, str(error))
             return False
@@ -734,14 +727,10 @@ class Federation:
         norms = self._norms(query, pooled=False)
         return query.answer_range(self.schema, rows, _TAIL * noise_std(release, norms) if norms.l2 else 0.0)
 
-    def _bits(self, request: Request) -> Callable[[Integers], KeyedBits]:
-        """Return the server's noise source, bound to the question and to the exact sum that it hides."""
-
-        def bits(exact: Integers) -> KeyedBits:
-            content = hashlib.sha256(exact.tobytes()).hexdigest()
-            return KeyedBits(self.secret, f"sum {request.question} {content}".encode())
-
-        return bits
+    def _bits(self, question: str, exact: Integers) -> KeyedBits:
+        """Return the server's noise source for a question, bound to the exact sum that the noise hides."""
+        content = hashlib.sha256(exact.tobytes()).hexdigest()
+        return KeyedBits(self.secret, f"sum {question} {content}".encode())
 
     def _require(self, answered: Collection[str], asked: Collection[str]) -> None:
         required = min(self.min_sites, len(asked))  # a cohort may have fewer sites
@@ -796,7 +785,7 @@ def begun(
 
     Its sums are recorded where the ``transport`` records messages (:class:`~fedsynth.federation.transport.Recorded`).
     """
-    released = transport.released if isinstance(transport, Recorded) else record_nothing
+    released = transport.released if isinstance(transport, Recorded) else None
     ledger, sites = Ledger(terms.budget), tuple(identities)
     made = (terms, ledger, trust, transport, sites, rng, run, secret, coordinator, identities)
     return Federation(*made, simulated=simulated, released=released)

@@ -1,4 +1,4 @@
-"""Names in files and commands: of trust models, of sites, and of a server's address.
+"""Names in files and commands: of sites, and of a server's address.
 
 A site's name becomes a folder, a certificate and its key, a line of a proxy's configuration and a heading of reports.
 """
@@ -9,24 +9,6 @@ import ipaddress
 import re
 
 from fedsynth.errors import InvalidParameter
-
-TRUSTS = {
-    "trusted": "fedsynth.federation.trusted:TrustedServer",
-    "local": "fedsynth.federation.local:LocalNoise",
-    "secure": "fedsynth.secure.site:SecureSum",
-    "three-servers": "fedsynth.servers.trust:ThreeServers",
-}
-"""The class of each trust model, by its name on the command line; it is imported only when it is used."""
-
-
-def default_trust(sites: int) -> str:
-    """Return the name of the trust model of a run over ``sites`` sites for which none is named.
-
-    Three sites and more keep their counts to themselves at little cost in noise ("secure"). With two, each would read
-    the other's counts off the sum, so that each adds its own noise ("local"). One table lies in one hand ("trusted").
-    """
-    return "secure" if sites > 2 else "local" if sites == 2 else "trusted"
-
 
 RESERVED = frozenset({  # roles and hosts of a deployment, and its files and folders
     "admin", "administrator", "coordinator", "fedsynth", "federation", "flower", "localhost", "nginx", "root", "server",

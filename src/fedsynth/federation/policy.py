@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.agreement import Agreement
@@ -15,7 +16,7 @@ from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training
 from fedsynth.federation.question import QuestionHead
 from fedsynth.federation.trust import NO_SUMS, Trust, roster_digest, settings_of
 from fedsynth.federation.wire import Request
-from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit, in_full
+from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, ProtectedChange, Unit, in_full
 from fedsynth.privacy.losses import LEAST_STEP
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
 from fedsynth.schema import Schema
@@ -150,15 +151,10 @@ class Policy:
         known = Agreement.read(agreement)
         return not known.public_sizes and (not known.slots or any(slot.release == SAMPLED for slot in known.slots))
 
-    @property
-    def neighbours(self) -> Neighbours:
-        """Which tables are neighbours at this site."""
-        return "replace" if self.size_is_public else "add-remove"
-
-    @property
+    @cached_property
     def change(self) -> ProtectedChange:
         """The change of a table that every answer must hide."""
-        return ProtectedChange(self.unit, self.neighbours)
+        return ProtectedChange(self.unit, "replace" if self.size_is_public else "add-remove")
 
     def check(self, request: Request, schema: Schema) -> None:
         """Raise :class:`Refused` or :class:`InvalidParameter` for a request that this policy does not allow.

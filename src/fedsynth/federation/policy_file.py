@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.federation.agreement import Agreement
-from fedsynth.federation.names import TRUSTS
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.trust import Trust, settable
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, in_full, require_delta
 from fedsynth.settings import Settings, as_toml, read_settings
+from fedsynth.trusts import TRUSTS
 
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a digest, all 64 hexadecimal digits")]
 _Place = Annotated[
@@ -136,13 +136,13 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 
 
 def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
-    """Return the trust model called ``name`` (:data:`~fedsynth.federation.names.TRUSTS`) with these settings.
+    """Return the trust model called ``name`` (:data:`~fedsynth.trusts.TRUSTS`) with these settings.
 
     Raises :class:`Unsupported` for an unknown name, and :class:`InvalidParameter` for unknown or invalid settings.
     """
     if name not in TRUSTS:
         raise Unsupported(f"no trust model named {name!r}; {nearest(name, TRUSTS)}")
-    found = named(TRUSTS[name])
+    found = named(TRUSTS[name].place)
     known = settable(found)
     if unknown := sorted(set(numbers) - set(known)):
         hint = nearest(unknown[0], known, "it has") if known else "it has none"

@@ -66,11 +66,8 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     kind: ClassVar[str] = ""
     unit: ClassVar[float] = 1.0
     """What stands for one record (or the unit of the statistic) in the integers of an answer."""
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether single rows are looked at, so that counts (:class:`~fedsynth.rows.Rows`) are not enough."""
-        return False
+    needs_rows: ClassVar[bool] = False
+    """Whether single rows are looked at, so that counts (:class:`~fedsynth.rows.Rows`) are not enough."""
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for parameters that do not fit the schema.
@@ -289,14 +286,10 @@ class Training(Query, frozen=True):
     """
 
     verb: ClassVar[str] = ""
+    needs_rows: ClassVar[bool] = True
 
     rate: Annotated[float, msgspec.Meta(ge=SMALLEST_RATE, le=1)]
     weights: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-
-    @property
-    def needs_rows(self) -> bool:
-        """True."""
-        return True
 
     @property
     def steps(self) -> int:
@@ -374,6 +367,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     """
 
     kind: ClassVar[str] = ""
+    needs_rows: ClassVar[bool] = False
 
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_DRAWS)] = 1
     look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
@@ -381,11 +375,6 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     def __post_init__(self) -> None:
         if math.copysign(1, self.look_share) < 0:
             raise InvalidParameter("look_share must be positive, or 0 without a minus sign")
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether single rows are looked at, so that counts (:class:`~fedsynth.rows.Rows`) are not enough."""
-        return False
 
     @property
     def candidate_count(self) -> int:

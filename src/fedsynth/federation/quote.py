@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from fedsynth.federation.query import Query
 from fedsynth.federation.trust import Trust, sums_of
@@ -24,49 +23,36 @@ def noise_of(release: Release) -> Release:
 
 @dataclass(frozen=True, eq=False)
 class Quote:
-    """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone."""
+    """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone.
+
+    * ``pooled``: whether ``noise`` is added to the sum over sites, rather than by each site to its own answer.
+    * ``noise``: :class:`~fedsynth.privacy.release.Exact` for the verb ``average``, whose training adds noise already.
+    * ``norms``: sensitivity to one person of the vector that noise is added to; 1 for a selection, since how far a
+      record moves its utilities is its span (:class:`~fedsynth.federation.query.UtilityBound`).
+    * ``cells``: number of integers in an answer: the cells of a query, or the draws of a selection.
+    * ``times``: how many times the cost of one noisy release each site is charged for the question.
+    """
 
     request: Request
     schema: Schema
     trust: Trust
+    pooled: bool
+    noise: Release
+    norms: Norms
+    cells: int
+    times: int
 
-    @property
-    def pooled(self) -> bool:
-        """Whether noise is added to the sum over sites, rather than by each site to its own answer."""
-        verb = self.request.head.verb
-        return verb == "deposit" or (verb == "sum" and self.trust.pooled)
-
-    @property
-    def noise(self) -> Release:
-        """The noise that is added to the answers or their sum.
-
-        It is :class:`~fedsynth.privacy.release.Exact` for the verb ``average``: the sites' training adds noise already.
-        """
-        head = self.request.head
-        return Exact() if head.verb == "average" else noise_of(head.release)
-
-    @cached_property
-    def norms(self) -> Norms:
-        """Sensitivity to one person of the vector that noise is added to.
-
-        Both norms are 1 for a selection: how far a record moves its utilities is its span
-        (:class:`~fedsynth.federation.query.UtilityBound`).
-        """
-        query = self.request.query
-        if not isinstance(query, Query):
-            return Norms(1.0, 1.0)
-        return protect(query.sensitivity(self.schema), self.request.agreement.change, pooled=self.pooled)
-
-    @cached_property
-    def cells(self) -> int:
-        """Number of integers in an answer: the cells of a query, or the draws of a selection."""
-        query = self.request.query
-        return query.cells(self.schema) if isinstance(query, Query) else query.steps
-
-    @property
-    def times(self) -> int:
-        """How many times the cost of one noisy release each site is charged for the question."""
-        return times_charged(self.request.agreement.unit, pooled=self.pooled)
+    @classmethod
+    def of(cls, request: Request, schema: Schema, trust: Trust) -> Quote:
+        """Return the quote of the question of a ``request``."""
+        head, query, change = request.head, request.query, request.agreement.change
+        pooled = head.verb == "deposit" or (head.verb == "sum" and trust.pooled)
+        noise = Exact() if head.verb == "average" else noise_of(head.release)
+        if isinstance(query, Query):
+            norms, cells = protect(query.sensitivity(schema), change, pooled=pooled), query.cells(schema)
+        else:
+            norms, cells = Norms(1.0, 1.0), query.steps
+        return cls(request, schema, trust, pooled, noise, norms, cells, times_charged(change.unit, pooled=pooled))
 
     @property
     def cost(self) -> Cost:

@@ -30,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedsynth
-from fedsynth import keys
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, Unsupported, is_fault, reason_of
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Answer, PlainAnswer
@@ -49,7 +48,7 @@ from fedsynth.federation.query import (
 )
 from fedsynth.federation.question import VERSION, QuestionHead
 from fedsynth.federation.quote import Quote, noise_of
-from fedsynth.federation.trust import SumProtocol, sums_of
+from fedsynth.federation.trust import sums_of
 from fedsynth.federation.wire import (
     DIGEST,
     UNKNOWN,
@@ -64,7 +63,7 @@ from fedsynth.federation.wire import (
     write_answer,
     write_reply,
 )
-from fedsynth.keys import SecretBytes, seal
+from fedsynth.keys import Keys, SecretBytes, seal
 from fedsynth.privacy.book import LARGEST_KEPT, Book
 from fedsynth.privacy.book_file import Charge, Opened
 from fedsynth.privacy.cost import protect
@@ -132,10 +131,10 @@ class Site:
     coordinator: bytes
     rows_digest: str = ""
     trains: bool = True
+    keys: Keys = field(init=False)
 
     def __post_init__(self) -> None:
-        if len(self.secret) < 32:
-            raise FedsynthError("a site's secret needs 32 random bytes; take them from os.urandom(32)")
+        object.__setattr__(self, "keys", Keys(self.secret))
 
     def answer(self, data: bytes) -> SiteReply:
         """Return the reply to the request ``data``, whatever its bytes; never raises.
@@ -149,7 +148,7 @@ class Site:
             found = read_request(data, self.name, self.coordinator)
         except WireError as error:
             _log.warning("site %s: %s", self.name, error)
-            return SiteReply(write_reply(self._seed, self.name, UNKNOWN, write_answer("refused", AuditPosition())))
+            return SiteReply(write_reply(self.keys.seed, self.name, UNKNOWN, write_answer("refused", AuditPosition())))
         request, seconds = self._read(found, len(data))
         try:
             stored = memoryview(self._answered(found, request))
@@ -159,15 +158,7 @@ class Site:
             stored = memoryview(_naming(found.message, write_answer("failed", AuditPosition())))
         # A turn that was answered keeps its answer: to another message of that turn, the reply names the first one.
         asked = ReplyHead(found.digest, stored[:DIGEST].hex())
-        return SiteReply(write_reply(self._seed, self.name, asked, stored[DIGEST:]), seconds)
-
-    @cached_property
-    def _seed(self) -> bytes:
-        return keys.Keys(self.secret).seed
-
-    @cached_property
-    def _identity(self) -> bytes:
-        return keys.Keys(self.secret).identity
+        return SiteReply(write_reply(self.keys.seed, self.name, asked, stored[DIGEST:]), seconds)
 
     def _read(self, found: Received, size: int) -> tuple[Request | Exception, float]:
         """Return the message of a request of ``size`` bytes, checked by the policy, and the seconds to allow for it.
@@ -209,7 +200,7 @@ class Site:
     def _answered(self, found: Received, request: Request | Exception) -> bytes:
         digest, seen = found.message, found.head.seen
         # Nobody but this site can make it refuse by what it once signed; any other position is as good as none.
-        if seen.row and seen.verified(self.name, self._identity) and not self.account.holds(seen.row, seen.chain):
+        if seen.row and seen.verified(self.name, self.keys.identity) and not self.account.holds(seen.row, seen.chain):
             _log.warning("site %s: was a backup put back? fedsynth account FOLDER --restored %s", self.name, seen)
             return self._turn_down(
                 "refused",
@@ -267,7 +258,7 @@ class Site:
         known = {"run": "", "step": 0, "verb": "", "kind": "", "agreement": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
         last = self.account.note(code, request=digest, reason=reason, **{**facts, **more})
-        return _naming(digest, write_answer(code, AuditPosition.signed(self._seed, self.name, *last)))
+        return _naming(digest, write_answer(code, AuditPosition.signed(self.keys.seed, self.name, *last)))
 
 
 def _naming(message: str, answer: bytes) -> bytes:
@@ -293,18 +284,23 @@ class _Turn:
     def __init__(self, site: Site, request: Request) -> None:
         """Take a ``request`` that the policy of the ``site`` has checked."""
         self.site, self.request = site, request
-        self.name, self.identity, self.schema = site.name, site._seed, site.rows.schema
+        self.name, self.identity, self.schema = site.name, site.keys.seed, site.rows.schema
         self.trust = site.policy.trusts[request.agreement.trust]
-        self.quote = Quote(request, self.schema, self.trust)
+        self.quote = Quote.of(request, self.schema, self.trust)
         self.digest, self.release, self.norms = request.question, self.quote.noise, self.quote.norms
         self.asked = hashlib.sha256(site.coordinator + bytes.fromhex(request.question)).hexdigest()
+        # How the trust model makes sums, only for sums and averages, which the policy refuses without.
+        self._sums = sums_of(self.trust) if request.head.verb in ("sum", "average") else None
+        self._several = self._sums is not None and self._sums.turns > 1
+        self._reads = self._sums is None or request.turn == self._sums.reads
+        self._fixed = site.rows.holds_rows and not isinstance(request.query, Training)
         self._opened: Opened | None = None
         self._weights: Weights | None = None
 
     def take(self, weights: bytes | memoryview) -> None:
         """Keep the weights sent beside the message, if they are those that this turn needs."""
         query = self.request.query
-        if isinstance(query, Training) and self.request.turn == self._sums.reads:
+        if isinstance(query, Training) and self._reads:
             self._weights = read_weights(query, self.schema, weights)
         elif len(weights):
             raise WireError("this message takes no weights; install the same fedsynth everywhere")
@@ -318,6 +314,7 @@ class _Turn:
         self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and later)
         match head.verb:
             case "sum" | "average":
+                assert self._sums is not None
                 return self._sums.answer(self, self.request.turn, self.request.event), self.trust.confidential
             case "each":
                 noisy = add_noise(self.statistic(), self.release, self.norms, self.bits("noise"))
@@ -354,15 +351,7 @@ class _Turn:
         It can from rows that are fixed for the run, in the turn that reads them: the audit row that answers to other
         turns name changes with the charge. What training gives depends on the machine, and takes long.
         """
-        return self._fixed and (not self._several or self.request.turn == self._sums.reads)
-
-    @property
-    def _fixed(self) -> bool:
-        return self.site.rows.holds_rows and not isinstance(self.request.query, Training)
-
-    @property
-    def _several(self) -> bool:
-        return self.request.head.verb in ("sum", "average") and self._sums.turns > 1
+        return self._fixed and self._reads
 
     @property
     def most_stored(self) -> int:
@@ -382,11 +371,6 @@ class _Turn:
             return _naming(digest, write_answer("answered", seen, body))
         box = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, self.name, digest)
         return _naming(digest, write_answer("answered", seen, *box, sealed=True))
-
-    @cached_property
-    def _sums(self) -> SumProtocol:
-        """How the question's trust model makes sums; only for sums and averages, which the policy refuses without."""
-        return sums_of(self.trust)
 
     def statistic(self) -> NDArray[np.int64]:
         """Return the answer without the trust model's noise, after charging the question if it has not paid yet.

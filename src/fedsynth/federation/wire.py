@@ -354,7 +354,7 @@ class MessageParts(NamedTuple):
     @property
     def digest(self) -> bytes:
         """SHA-256 of the parts: the message's digest."""
-        return hashlib.sha256(self.data).digest()
+        return hashlib.sha256(b"".join(self)).digest()
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:

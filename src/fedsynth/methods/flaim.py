@@ -23,6 +23,7 @@ import numpy as np
 from fedsynth.cliques import Clique, Workload, all_marginals, downward_closure, integer_weights, weights
 from fedsynth.errors import InvalidParameter, positive, whole
 from fedsynth.federation.query import MOST_ROWS, Counts
+from fedsynth.federation.trust import sums_of
 from fedsynth.methods.flaim_scores import (
     GRID,
     MOST_ITERATIONS,
@@ -158,7 +159,7 @@ class FLAIMState:
         Sites that do not answer are left out of the run. Raises :class:`Unsupported`, before anything is spent, under a
         trust model without noisy sums over sites.
         """
-        federation.require_sums()
+        sums_of(federation.trust)
         records, spent = site_records(federation, settings.size_share)
         federation = replace(federation, sites=tuple(site for site in federation.sites if site in records))
         rounds = federation.cohorts(settings.rate, settings.rounds, settings.cap)

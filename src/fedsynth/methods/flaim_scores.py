@@ -114,6 +114,7 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
     """
 
     kind: ClassVar[str] = "flaim-scores"
+    needs_rows: ClassVar[bool] = True
 
     records: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
     candidates: Annotated[Cliques, msgspec.Meta(min_length=1)]
@@ -129,11 +130,6 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
     def candidate_count(self) -> int:
         """Number of ``candidates``."""
         return len(self.candidates)
-
-    @property
-    def needs_rows(self) -> bool:
-        """True: scores are computed from single rows."""
-        return True
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for parameters of wrong shape or range.

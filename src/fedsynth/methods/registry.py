@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from fedsynth.errors import InvalidParameter, Unsupported, listed, nearest
-from fedsynth.federation.names import TRUSTS
 from fedsynth.plugins import built_in, installed, load, named, place_of
+from fedsynth.trusts import TRUSTS
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -92,14 +92,9 @@ class Registration:
         return largest_tables(schema, len(schema.stored) if order is None else order)
 
     def runs_under(self, trust: str) -> bool:
-        """Return whether the method runs under the trust model named ``trust``.
-
-        Methods without a vault run under all but "three-servers", which has nothing but a vault. Methods that need one
-        run under "trusted", and under "three-servers" unless they also need noisy scores of all candidates.
-        """
-        if trust == "three-servers":
-            return self.needs_vault and not self.needs_scores
-        return trust == "trusted" or not self.needs_vault
+        """Return whether the method runs under the trust model named ``trust``; true of an unknown name."""
+        facts = TRUSTS.get(trust)
+        return facts is None or (facts.scores if self.needs_scores else facts.vault if self.needs_vault else facts.sums)
 
     def check_trust(self, trust: str) -> None:
         """Raise :class:`Unsupported`, with the trust models to choose from, unless the method runs under ``trust``."""

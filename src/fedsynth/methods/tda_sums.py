@@ -128,13 +128,10 @@ class EncodedRows(Query, frozen=True):
     ``bound`` is scaled down to it (:func:`shortened`), which bounds the sensitivity.
     """
 
+    needs_rows: ClassVar[bool] = True
+
     columns: Encodings
     bound: Bound
-
-    @property
-    def needs_rows(self) -> bool:
-        """True: the answer is computed from single rows."""
-        return True
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for encodings that do not cover every column and each of its values."""

@@ -139,12 +139,12 @@ class Book:
         cost; and if too much would be stored or is asked without cost. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
-            run = records.run(charge.run)
+            run = records.get(RunRecord, charge.run)
             if run is not None:
                 _refuse_other_rows(run, charge)
                 if _agreement(records, charge.run) != charge.agreement:
                     raise Refused(f"run {charge.run} began under another agreement; start another run")
-            known = records.question(charge.key)
+            known = records.get(QuestionRecord, charge.key)
             if known is not None:
                 if (known.run, known.terms) != (charge.run, charge.terms):
                     raise Refused(
@@ -207,7 +207,7 @@ class Book:
         A reply that is found is counted as sent again (``replays`` in :meth:`charges`).
         """
         with self._file.open() as records:
-            reply = records.part(key, f"turn {turn}")
+            reply = records.get(PartRecord, key, f"turn {turn}")
         if reply is not None:
             self._count_replay(key)
         return None if reply is None else reply.value
@@ -250,13 +250,13 @@ class Book:
     def said(self, key: str, part: str) -> bytes | None:
         """Return the value that :meth:`first` stored under these names; ``None`` if none."""
         with self._file.open() as records:
-            found = records.part(key, f"session {part}")
+            found = records.get(PartRecord, key, f"session {part}")
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
         """Return the digest that :meth:`pin` stored for a ``run``: "" if none yet, ``None`` if the run is unknown."""
         with self._file.open() as records:
-            found = records.run(run)
+            found = records.get(RunRecord, run)
         return None if found is None else found.rows
 
     def agreed(self, run: str) -> bytes:
@@ -286,7 +286,7 @@ class Book:
         key = _run(run)
         with self._file.transaction() as records:
             self._open_run(records, run)
-            known = records.part(key, "salt")
+            known = records.get(PartRecord, key, "salt")
             if known is None:
                 known = PartRecord(key, "salt", self._random(key))
                 records.put(known)
@@ -310,7 +310,7 @@ class Book:
                 row, _ = self._append(records, outcome, shortened)
                 records.put(PartRecord(_UNANSWERED, key, row.to_bytes(8)))
             else:
-                over = records.one(RejectedRecord) or RejectedRecord(_hour(self._clock()))
+                over = records.get(RejectedRecord) or RejectedRecord(_hour(self._clock()))
                 records.execute("DELETE FROM rejected")
                 digest = hashlib.sha256(over.digest + content).digest()
                 records.put(RejectedRecord(over.hour, over.number + 1, digest))
@@ -372,7 +372,7 @@ class Book:
         with self._file.open() as records:
             if run is None:
                 return records.head().total
-            found = records.run(run)
+            found = records.get(RunRecord, run)
         return Cost() if found is None else found.spent
 
     def asked(self, run: str) -> int:
@@ -390,7 +390,7 @@ class Book:
     def change_of(self, run: str) -> ProtectedChange:
         """Return whom a run's total is for: :attr:`change` as it was when the run began, or is for an unknown run."""
         with self._file.open() as records:
-            found = records.run(run)
+            found = records.get(RunRecord, run)
             return records.head().change if found is None else found.change
 
     def spent_under(self, least: ProtectedChange) -> Cost:
@@ -450,7 +450,7 @@ class Book:
         charges remain. The audit row says by whom it was closed. Raises :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
-            found = records.run(run)
+            found = records.get(RunRecord, run)
             if found is None:
                 raise InvalidParameter(f"this account has no run {run!r}; `fedsynth account` lists the runs")
             if found.closed:
@@ -543,7 +543,7 @@ class Book:
     # Inside a transaction
 
     def _open_run(self, records: Records, run: str) -> RunRecord:
-        found = records.run(run)
+        found = records.get(RunRecord, run)
         if found is None or found.closed:
             raise Refused(f"run {run} is not open here; start another run")
         return found
@@ -555,7 +555,7 @@ class Book:
         open_runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == head.change]
         agreed = [(run, _agreement(records, run.run)) for run in open_runs]
         for name, (limit, agreement) in began.items():
-            if records.run(name) is None:
+            if records.get(RunRecord, name) is None:
                 agreed.append((RunRecord(name, 0, "", Cost(), limit, 0.0, head.change), agreement))
         charged = []
         for run, agreement in agreed:
@@ -566,7 +566,7 @@ class Book:
     def _passed(self, records: Records) -> tuple[ClockRecord, bool]:
         """Return the account's time now, and whether this reading of the clock is to be stored."""
         reading = self._clock().timestamp()
-        known = records.one(ClockRecord)
+        known = records.get(ClockRecord)
         if known is None:
             return ClockRecord(reading, 0.0), True
         passed = reading - known.reading
@@ -579,7 +579,7 @@ class Book:
         """
         now, due = self._passed(records)
         if due:
-            known = records.one(ClockRecord) or now
+            known = records.get(ClockRecord) or now
             records.execute("DELETE FROM clock")
             records.put(now)
             if not -_BACK <= (passed := now.reading - known.reading) <= _DAY:
@@ -627,9 +627,9 @@ class Book:
         """
         moment = self._clock()
         self._close_hour(records, moment)
-        if records.one(RejectedRecord) is None:
+        if records.get(RejectedRecord) is None:
             records.put(RejectedRecord(_hour(moment)))
-        known = records.part(kind, key)
+        known = records.get(PartRecord, kind, key)
         if known is not None:
             return int.from_bytes(known.value)
         (number,) = records.execute("SELECT count(*) FROM parts WHERE key = ?", kind).fetchone()
@@ -637,7 +637,7 @@ class Book:
 
     def _close_hour(self, records: Records, moment: datetime) -> None:
         """Write the shared audit row of a past hour, if it had messages without a row of their own."""
-        over = records.one(RejectedRecord)
+        over = records.get(RejectedRecord)
         if over is None or over.hour == _hour(moment):
             return
         records.execute("DELETE FROM rejected")
@@ -649,8 +649,8 @@ class Book:
 
     def _count_replay(self, key: str) -> None:
         with self._file.transaction() as records:
-            question = records.question(key)
-            run = None if question is None else records.run(question.run)
+            question = records.get(QuestionRecord, key)
+            run = None if question is None else records.get(RunRecord, question.run)
             if question is not None and run is not None:
                 records.put(question._replace(replays=question.replays + 1))
                 records.put(run._replace(used=max(run.used, self._age(records))))
@@ -703,10 +703,10 @@ class Book:
 
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
         with self._file.transaction() as records:
-            question = records.question(key)
+            question = records.get(QuestionRecord, key)
             if key and (question is None or not question.salt):
                 raise Refused("the session of this question has ended; start another run")
-            known = records.part(key, part)
+            known = records.get(PartRecord, key, part)
             if known is None:
                 records.put(PartRecord(key, part, value))
         return value if known is None else known.value
@@ -718,7 +718,7 @@ def _run(name: str) -> str:
 
 
 def _agreement(records: Records, run: str) -> bytes:
-    found = records.part(_run(run), _AGREEMENT)
+    found = records.get(PartRecord, _run(run), _AGREEMENT)
     return b"" if found is None else found.value
 
 

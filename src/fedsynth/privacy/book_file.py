@@ -524,21 +524,13 @@ class Records:
             kind(*(read(value) if read else value for read, value in zip(readers, row, strict=False))) for row in rows
         ]
 
-    def one(self, kind: type[_Record], where: str = "true", *values: object) -> _Record | None:
-        """Return the first record that :meth:`all` returns for these arguments, or ``None``."""
-        return next(iter(self.all(kind, where, *values)), None)
+    def get(self, kind: type[_Record], *key: str) -> _Record | None:
+        """Return the record with a primary ``key``, the first fields of its class, or ``None``.
 
-    def run(self, name: str) -> RunRecord | None:
-        """Return the record of a run; ``None`` if it is unknown."""
-        return self.one(RunRecord, "run = ?", name)
-
-    def question(self, key: str) -> QuestionRecord | None:
-        """Return the record of a question; ``None`` if it is unknown."""
-        return self.one(QuestionRecord, "key = ?", key)
-
-    def part(self, key: str, part: str) -> PartRecord | None:
-        """Return the record of a reply or value; ``None`` if there is none."""
-        return self.one(PartRecord, "key = ? AND part = ?", key, part)
+        Without a key, it is that of a class with one record at most.
+        """
+        where = " AND ".join(f"{name} = ?" for name in kind._fields[: len(key)]) or "true"
+        return next(iter(self.all(kind, where, *key)), None)
 
     def put(self, record: _Record) -> None:
         """Write a record with its hash; it replaces a record with the same primary key."""

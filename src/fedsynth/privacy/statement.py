@@ -29,6 +29,7 @@ from fedsynth.privacy.cost import (
 )
 from fedsynth.schema import Schema
 from fedsynth.terms import Terms
+from fedsynth.trusts import TRUSTS
 
 Basis = Literal["proved", "computational", "tested", "assumed"]
 """What a guarantee rests on, from the strongest to the weakest.
@@ -41,12 +42,6 @@ _STRENGTH: tuple[Basis, ...] = get_args(Basis)
 LARGEST_USUAL_EPSILON = 20.0
 _Printable = Annotated[str, msgspec.Meta(max_length=2000, pattern="^[ -~]*\\Z")]
 
-_AGAINST: dict[str, tuple[str, Basis]] = {
-    "trusted": ("everyone but the server, which sees the exact counts of every site", "proved"),
-    "local": ("the server and all other sites together", "proved"),
-    "secure": ("the server together with all sites but those assumed to be honest", "computational"),
-    "three-servers": ("the coordinator together with one of three servers and all other sites", "computational"),
-}
 _RESTS_ON: dict[Basis, str] = {
     "proved": "proved",
     "computational": "proved for adversaries who cannot break the cryptography",
@@ -203,7 +198,7 @@ class Statement:
                 f"exact epsilon = {self.exact} must be positive and at most the limit's, and the limit {self.limit} "
                 "needs a delta above 0"
             )
-        if self.terms.trust not in _AGAINST and not any(part.role == "trust" for part in self.foreign):
+        if self.terms.trust not in TRUSTS and not any(part.role == "trust" for part in self.foreign):
             raise InvalidParameter(
                 f"the trust {self.terms.trust!r} is not built in to fedsynth; name its class among the foreign parts"
             )
@@ -388,9 +383,9 @@ class Statement:
     def _deployed(self) -> str:
         """Against whom a run over real sites would give the same."""
         against = [
-            f"the trust {trust} protects against {_AGAINST[trust][0]}"
+            f"the trust {trust} protects against {TRUSTS[trust].against}"
             for trust in (self.terms.trust, "secure")
-            if trust in _AGAINST
+            if trust in TRUSTS
         ]
         return f"Deployed at real sites, {', and '.join(dict.fromkeys(against))}."
 
@@ -508,7 +503,10 @@ class Statement:
 
     @property
     def _against(self) -> tuple[str, Basis]:
-        return _AGAINST.get(self.terms.trust, (f"the adversary that the trust {self.terms.trust!r} names", "assumed"))
+        facts = TRUSTS.get(self.terms.trust)
+        if facts is None:
+            return f"the adversary that the trust {self.terms.trust!r} names", "assumed"
+        return facts.against, facts.basis
 
     def _pair_of(self, epsilon: float) -> str:
         return rounded_up(epsilon) if self.limit.pure else f"({rounded_up(epsilon)}, {in_full(self.limit.delta)})"

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.federation.agreement import WHOLE_SAMPLES, Agreement
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Counts, Query, Selection
 from fedsynth.federation.question import QuestionHead
@@ -55,6 +55,7 @@ from fedsynth.proof.extract import AccountExtract
 from fedsynth.proof.sheet import ProofSheet, ProvedRelease, name_of, price
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
+from fedsynth.trusts import TRUSTS
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The transcript
@@ -287,7 +288,7 @@ class _Prover:
         return True
 
     def _quote(self, asked: _Asked) -> Quote:
-        return Quote(asked.request, self.schema, self.trust)
+        return Quote.of(asked.request, self.schema, self.trust)
 
     def _line(self, asked: _Asked, told: Entry | None) -> ProvedRelease:
         """Return the proved release of a question; what proves nothing is taken from its entry in the ledger."""
@@ -442,7 +443,7 @@ class _Prover:
         agreed = self._agreements
         if not known or len(agreed) != 1 or not all(run.slots for run in agreed.values()):
             self._problem("the statement's exact epsilon is for Gaussian noise alone, under one approved plan")
-        elif self.trust.name not in WHOLE_SAMPLES:
+        elif self.trust.name not in TRUSTS or not TRUSTS[self.trust.name].whole:
             self._problem(f"the statement's exact epsilon does not hold under the trust {self.trust.name!r}")
         elif (least := self._exact_epsilon(next(iter(agreed.values())).unit)) > epsilon * ROUNDING:
             self._problem(f"the statement says epsilon = {epsilon:.4g} by exact accounting; it is {least:.4g}")

@@ -18,7 +18,7 @@ from msgspec.structs import fields, replace
 
 from fedsynth.cliques import Workload, all_marginals, random_workload
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
-from fedsynth.federation.names import check_site_name, default_trust
+from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.files import Records, parse_toml, read_text, refuse_format
@@ -29,6 +29,7 @@ from fedsynth.privacy.cost import Budget, Unit, require_delta
 from fedsynth.schema import Schema
 from fedsynth.settings import Settings, read_settings
 from fedsynth.terms import Terms
+from fedsynth.trusts import default_trust
 
 DEMO_DATA = "demo:rand-hie"
 FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it

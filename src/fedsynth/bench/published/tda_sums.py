@@ -170,14 +170,10 @@ class MixtureSums(Query, frozen=True):
     """
 
     kind: ClassVar[str] = "mixture-sums"
+    needs_rows: ClassVar[bool] = True
 
     columns: Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
     coefficients: Floats
-
-    @property
-    def needs_rows(self) -> bool:
-        """True: the answer is computed from single rows."""
-        return True
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for columns not numeric, and for coefficients that might overflow."""
