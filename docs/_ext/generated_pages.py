@@ -25,7 +25,7 @@ from fedsynth.cli.adapter import Option, help_of
 from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command, help_text
 from fedsynth.deploy.host.config import CoordinatorSection, FlowerSection, SiteSection, SourceSection
-from fedsynth.federation.names import TRUSTS
+from fedsynth.trusts import TRUSTS
 from fedsynth.federation.policy_file import PolicySection
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
 from fedsynth.methods import all_methods
