@@ -27,6 +27,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.run_files import read_scores, write_scores
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.wire import AuditPosition
@@ -65,7 +66,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_simulated(job, root / "run")
     shutil.copy(root / "run" / "transcript", state / "transcript")
     slots = (PlannedQuestion("sum", "counts", "gaussian", 0.02, 1, 3, 2, 100),)
-    evaluation = evaluate(EvaluationTables(table(60), table(60, 1)), metrics=("workload-error",))
+    evaluation = evaluate(EvaluationTables(table(60), table(60, 1)), EvaluationSettings(metrics=("workload-error",)))
     write_scores(RunFolder(root / "run"), evaluation)
     (root / "job.toml").write_text(job.to_file())
     (root / "north.json").write_bytes(

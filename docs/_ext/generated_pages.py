@@ -26,6 +26,7 @@ from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command, help_text
 from fedsynth.deploy.host.config import CoordinatorSection, FlowerSection, SiteSection, SourceSection
 from fedsynth.trusts import TRUSTS
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.federation.policy_file import PolicySection
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
 from fedsynth.methods import all_methods
@@ -44,6 +45,7 @@ SETTINGS: Mapping[str, type[msgspec.Struct]] = {
     "`site.toml`: `[flower]`": FlowerSection,
     "`site.toml`: `[coordinator]`": CoordinatorSection,
     "`site.toml`: `[policy]`": PolicySection,
+    "Keywords of `fedsynth.evaluate`": EvaluationSettings,
 }
 
 
@@ -170,7 +172,7 @@ def _parameter(option: Option) -> str:
 
 
 def settings() -> dict[str, str]:
-    """Return the page of the files of settings: every entry of ``job.toml``, ``run.toml`` and ``site.toml``."""
+    """Return the page of settings: entries of ``job.toml``, ``run.toml`` and ``site.toml``, keywords of functions."""
     parts = [
         "# Settings",
         "Made from the program itself. Entries of `job.toml` and `run.toml` have the names of the options of "

@@ -23,6 +23,7 @@ import msgspec
 from fedsynth.errors import FedsynthError, InvalidParameter, nearest
 
 _Kind = TypeVar("_Kind")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
@@ -80,6 +81,25 @@ def read_settings(
             shown = [name for name in path if name != "..." and not name.isdigit()]
             text = f"{spelled(shown)}: {_complaint(entry, found)}"
         raise InvalidParameter(f"{where}{': ' * bool(where)}{text}") from error
+
+
+def with_keywords(kind: type[msgspec.Struct]) -> Callable[[_Function], _Function]:
+    """A decorator by which the signature of a function with ``**options`` shows the fields of a struct in their place.
+
+    ``help`` and notebooks take names and defaults from there; type checkers read the annotation of ``**options``.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        before = inspect.signature(function)
+        (*own, _), hints = before.parameters.values(), typing.get_type_hints(kind)
+        keywords = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
+            for one in msgspec.structs.fields(kind)
+        ]
+        function.__signature__ = before.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 @cache

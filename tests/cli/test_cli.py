@@ -22,6 +22,7 @@ from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.commands import _announce
 from fedsynth.evaluation.run_files import data_name
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.persons import identify
 from fedsynth.rows import concatenate
 from fedsynth.runs.folder import RunFolder
@@ -422,11 +423,11 @@ def test_a_run_directory_is_replaced_only_on_request_and_only_if_it_is_one(peopl
 )
 def test_evaluate_says_beforehand_how_long_it_takes(full, says, monkeypatch, capsys):
     seconds = {False: 7.2, True: 50.4}
-    monkeypatch.setattr("fedsynth.evaluation.evaluate.forecast", lambda evidence, full, **sizes: seconds[full])
+    monkeypatch.setattr("fedsynth.evaluation.evaluate.forecast", lambda evidence, settings: seconds[settings.full])
     table = encode(Schema((Categorical("c", ("a", "b")),)), pd.DataFrame({"c": ["a", "b"]}))
-    _announce(EvaluationTables(table, table), "", full, json_=False)
+    _announce(EvaluationTables(table, table), EvaluationSettings(full=full), json_=False)
     assert capsys.readouterr().err == f"Measuring: {says}.\n"
-    _announce(EvaluationTables(table, table), "", full, json_=True)
+    _announce(EvaluationTables(table, table), EvaluationSettings(full=full), json_=True)
     assert capsys.readouterr().err == ""
 
 

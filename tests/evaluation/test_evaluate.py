@@ -24,6 +24,7 @@ from fedsynth.evaluation.evaluate import evaluate, forecast
 from fedsynth.evaluation.metrics import FIRST, METRICS, Comparison
 from fedsynth.evaluation.report import Evaluation, render_report
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, over_trials
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.evaluation.utility import utility
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate
@@ -54,7 +55,8 @@ def judged(what: str) -> dict[str, Score]:
     real, holdout, others = adult()
     synthetic = {"fresh": others, "copy": real, "shuffled": shuffled(others)}[what]
     evaluation = evaluate(
-        EvaluationTables(real, synthetic, holdout), full=True, target="income", repeats=3, suites=("flaim",)
+        EvaluationTables(real, synthetic, holdout),
+        EvaluationSettings(full=True, target="income", repeats=3, suites=("flaim",)),
     )
     return {score.name: score for score in evaluation.scores}
 
@@ -130,11 +132,8 @@ def small(rows: int, seed: int, columns: int = 3) -> Table:
 def test_an_evaluation_survives_json_and_says_what_was_sampled():
     found = evaluate(
         EvaluationTables(small(300, 0), small(250, 1), small(200, 2)),
-        full=True,
-        target="y",
-        guarantee=Budget(1.0, 1e-6),
+        EvaluationSettings(full=True, target="y", guarantee=Budget(1.0, 1e-6), repeats=2),
         log_likelihood=lambda table: np.full(len(table), -2.5),
-        repeats=2,
     )
     again = Evaluation.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False)))
     assert json.dumps(again.to_json()) == json.dumps(found.to_json())
@@ -147,7 +146,7 @@ def test_an_evaluation_survives_json_and_says_what_was_sampled():
 
 def test_a_first_report_runs_no_attack_and_says_how_to_get_the_rest():
     evidence = EvaluationTables(small(300, 0), small(250, 1), small(200, 2))
-    found = evaluate(evidence, target="y", repeats=2)
+    found = evaluate(evidence, EvaluationSettings(target="y", repeats=2))
     assert found.first
     assert {score.metric for score in found.scores} <= set(FIRST)
     assert {"column-similarity", "pair-similarity", "learning", "exact-matches"} <= {s.metric for s in found.scores}
@@ -157,10 +156,12 @@ def test_a_first_report_runs_no_attack_and_says_how_to_get_the_rest():
     assert "full=True" in found.notes[-1]
     page = render_report(found, None)
     assert "attacks come with --full" in page
-    asked = evaluate(evidence, target="y", sensitive="k", suites=("flaim",), repeats=2)  # what is asked for is measured
+    asked = evaluate(
+        evidence, EvaluationSettings(target="y", sensitive="k", suites=("flaim",), repeats=2)
+    )  # what is asked for is measured
     assert "attribute-disclosure" in {score.metric for score in asked.scores}
     assert "2 draws; flaim" in next(score for score in asked.scores if score.name == "ROC AUC").note
-    full = evaluate(evidence, full=True, target="y", repeats=2)
+    full = evaluate(evidence, EvaluationSettings(full=True, target="y", repeats=2))
     assert not full.first
     assert {"membership-inference", "propensity", "wasserstein-2d"} <= {score.metric for score in full.scores}
     assert "full=True" not in " ".join(full.notes)
@@ -172,9 +173,17 @@ def test_a_first_report_runs_no_attack_and_says_how_to_get_the_rest():
 def test_the_time_of_a_report_is_told_from_sizes_alone():
     little, much = (EvaluationTables(small(rows, 0), small(rows, 1)) for rows in (200, 20_000))
     for evidence in (little, much):
-        assert forecast(evidence) < forecast(evidence, target="y") < forecast(evidence, target="y", full=True)
-    assert forecast(little, target="y", full=True) < forecast(much, target="y", full=True)
-    assert forecast(much, target="y", max_rows=2_000) < forecast(much, target="y")
+        assert (
+            forecast(evidence)
+            < forecast(evidence, EvaluationSettings(target="y"))
+            < forecast(evidence, EvaluationSettings(target="y", full=True))
+        )
+    assert forecast(little, EvaluationSettings(target="y", full=True)) < forecast(
+        much, EvaluationSettings(target="y", full=True)
+    )
+    assert forecast(much, EvaluationSettings(target="y", max_rows=2_000)) < forecast(
+        much, EvaluationSettings(target="y")
+    )
 
 
 def test_an_evaluation_runs_on_one_thread():
@@ -187,7 +196,7 @@ def test_an_evaluation_runs_on_one_thread():
     before = [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
     evidence = EvaluationTables(small(60, 0), small(60, 1), small(60, 2))
     with threadpoolctl.threadpool_limits(2):
-        evaluate(evidence, metrics=["likelihood"], log_likelihood=asked)
+        evaluate(evidence, EvaluationSettings(metrics=["likelihood"]), log_likelihood=asked)
         assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {2}
     assert set(seen) == {1}
     assert before == [pool["num_threads"] for pool in threadpoolctl.threadpool_info()][: len(before)]
@@ -195,13 +204,18 @@ def test_an_evaluation_runs_on_one_thread():
 
 def test_the_same_seed_gives_the_same_scores_and_another_other_ones():
     evidence = EvaluationTables(small(200, 0), small(200, 1), small(150, 2))
-    one, two, other = (evaluate(evidence, full=True, target="y", repeats=2, seed=seed).to_json() for seed in (0, 0, 3))
+    one, two, other = (
+        evaluate(evidence, EvaluationSettings(full=True, target="y", repeats=2, seed=seed)).to_json()
+        for seed in (0, 0, 3)
+    )
     assert one == two
     assert one["scores"] != other["scores"]
 
 
 def test_without_a_hold_out_halves_stand_in_and_the_rest_is_said():
-    found = evaluate(EvaluationTables(small(300, 0), small(300, 1)), full=True, target="y", repeats=2)
+    found = evaluate(
+        EvaluationTables(small(300, 0), small(300, 1)), EvaluationSettings(full=True, target="y", repeats=2)
+    )
     names = {score.name for score in found.scores}
     assert "column similarity" in names
     assert not {name for name in names if "membership" in name}
@@ -219,14 +233,16 @@ def test_without_a_target_and_with_an_impossible_one_utility_is_said_to_be_missi
         assert holdout is not None
         if target:
             holdout = holdout.take(holdout.codes[4] == 1)
-        found = evaluate(EvaluationTables(evidence.real, evidence.synthetic, holdout), target=target, repeats=1)
+        found = evaluate(
+            EvaluationTables(evidence.real, evidence.synthetic, holdout), EvaluationSettings(target=target, repeats=1)
+        )
         assert not [score for score in found.scores if score.family == "utility"]
         assert any("Utility was not measured" in note and why in note for note in found.notes)
 
 
 def test_a_wide_table_says_which_pairs_it_looked_at():
     evidence = EvaluationTables(small(60, 0, 48), small(60, 1, 48), small(50, 2, 48))
-    found = evaluate(evidence, full=True, repeats=1)
+    found = evaluate(evidence, EvaluationSettings(full=True, repeats=1))
     scores = {score.name: score for score in found.scores}
     assert len(scores["pair similarity"].details) == 300
     assert "300 random pairs of columns of 1,225" in scores["pair similarity"].note
@@ -245,7 +261,7 @@ def test_tables_of_one_kind_or_one_column(kind):
         return Table(schema, tuple(table.codes[j] for j in columns), numbers)
 
     sides = EvaluationTables(part(small(100, 0)), part(small(100, 1)), part(small(80, 2)))
-    found = evaluate(sides, full=True, repeats=1)
+    found = evaluate(sides, EvaluationSettings(full=True, repeats=1))
     names = {score.name for score in found.scores}
     assert ("Wasserstein distance" in names) == (kind == "numbers")
     assert ("Jensen-Shannon divergence" in names) == (kind != "numbers")
@@ -259,11 +275,11 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(Unsupported, match="different schemas"):
         EvaluationTables(small(10, 0), small(10, 0, columns=2))
     with pytest.raises(SchemaError, match="no column"):
-        evaluate(EvaluationTables(small(10, 0), small(10, 1)), target="nobody")
-    with pytest.raises(InvalidParameter, match="at least 1 comparison"):
-        evaluate(EvaluationTables(small(10, 0), small(10, 1)), repeats=0)
+        evaluate(EvaluationTables(small(10, 0), small(10, 1)), EvaluationSettings(target="nobody"))
+    with pytest.raises(InvalidParameter, match="repeats: expected a whole number of at least 1, not 0"):
+        evaluate(EvaluationTables(small(10, 0), small(10, 1)), EvaluationSettings(repeats=0))
     with pytest.raises(InvalidParameter, match="did you mean 'flaim'"):
-        evaluate(EvaluationTables(small(10, 0), small(10, 1)), suites=("default", "flaimm"))
+        evaluate(EvaluationTables(small(10, 0), small(10, 1)), EvaluationSettings(suites=("default", "flaimm")))
 
 
 def test_a_suite_that_cannot_be_used_costs_no_other_its_scores(monkeypatch):
@@ -274,11 +290,13 @@ def test_a_suite_that_cannot_be_used_costs_no_other_its_scores(monkeypatch):
 
     monkeypatch.setattr("fedsynth.evaluation.evaluate.utility", without)
     evidence = EvaluationTables(small(200, 0), small(200, 1), small(150, 2))
-    found = evaluate(evidence, metrics=("learning",), target="y", suites=("flaim", "default"), repeats=1)
+    found = evaluate(
+        evidence, EvaluationSettings(metrics=("learning",), target="y", suites=("flaim", "default"), repeats=1)
+    )
     assert [score for score in found.scores if score.family == "utility"]
     assert any("not measured by the suite flaim: its package is missing" in note for note in found.notes)
     with pytest.raises(Unsupported, match="its package is missing"):
-        evaluate(evidence, metrics=("learning",), target="y", suites=("flaim",), repeats=1)
+        evaluate(evidence, EvaluationSettings(metrics=("learning",), target="y", suites=("flaim",), repeats=1))
 
 
 def test_attacks_look_for_the_rows_that_were_fitted():
@@ -286,7 +304,9 @@ def test_attacks_look_for_the_rows_that_were_fitted():
     site, others, holdout = small(200, 0), small(1800, 1), small(400, 2)
     evidence = EvaluationTables(concatenate([site, others]), site, holdout)
     among, alone = (
-        evaluate(evidence, metrics=("membership-inference",), fitted=fitted).scores[0].synthetic.value
+        evaluate(evidence, EvaluationSettings(metrics=("membership-inference",)), fitted=fitted)
+        .scores[0]
+        .synthetic.value
         for fitted in (None, site)
     )
     assert alone > 0.9
@@ -297,7 +317,7 @@ def test_the_likelihood_stands_beside_that_of_the_rows_that_were_fitted():
     site, others, holdout = small(60, 0), small(240, 1), small(50, 2)
     score = evaluate(
         EvaluationTables(concatenate([site, others]), site, holdout),
-        metrics=("likelihood",),
+        EvaluationSettings(metrics=("likelihood",)),
         log_likelihood=lambda table: -table.numbers[0],
         fitted=site,
     ).scores[0]
@@ -331,7 +351,7 @@ def test_scores_over_trials_by_hand():
 def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypatch):
     real, holdout = small(300, 0), small(200, 1)
     metrics = ("column-similarity", "association-difference", "propensity", "wasserstein-2d")
-    first = evaluate(EvaluationTables(real, small(250, 2), holdout), metrics=metrics)
+    first = evaluate(EvaluationTables(real, small(250, 2), holdout), EvaluationSettings(metrics=metrics))
     asked: list[Table] = []
     measured = detection.propensity_mse
 
@@ -343,20 +363,20 @@ def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypa
     metric = replace(METRICS["propensity"], comparisons=lambda real, seed: iter([comparison]))
     monkeypatch.setitem(METRICS, "propensity", metric)
     again = small(300, 0)  # the same rows, read once more
-    second = evaluate(EvaluationTables(again, small(250, 3), holdout), metrics=metrics)
+    second = evaluate(EvaluationTables(again, small(250, 3), holdout), EvaluationSettings(metrics=metrics))
     assert len(asked) == 5  # trials: the synthetic rows alone
     for one, other in zip(first.scores, second.scores, strict=True):
         assert one.reference == other.reference
         assert one.synthetic != other.synthetic
-    evaluate(EvaluationTables(small(300, 4), small(250, 3), holdout), metrics=metrics)
+    evaluate(EvaluationTables(small(300, 4), small(250, 3), holdout), EvaluationSettings(metrics=metrics))
     assert len(asked) == 15
-    evaluate(EvaluationTables(real, small(250, 3), holdout), metrics=metrics, seed=1)
+    evaluate(EvaluationTables(real, small(250, 3), holdout), EvaluationSettings(metrics=metrics, seed=1))
     assert len(asked) == 25
 
 
 @pytest.mark.parametrize("rows", [2, 3])
 def test_a_pair_of_rows_is_enough(rows):
-    found = evaluate(EvaluationTables(small(rows, 0), small(rows, 1)), full=True)
+    found = evaluate(EvaluationTables(small(rows, 0), small(rows, 1)), EvaluationSettings(full=True))
     assert {"propensity MSE", "pair similarity"} <= {score.name for score in found.scores}
 
 
@@ -378,7 +398,10 @@ def test_odd_columns_get_scores_that_json_holds_and_a_report(column, draw):
         columns = {"x": draw(rng, many), "y": rng.choice(["no", "yes"], many), "z": rng.random(many)}
         return encode(schema, pd.DataFrame(columns))
 
-    found = evaluate(EvaluationTables(rows(60, 0), rows(50, 1), rows(40, 2)), full=True, target="y", sensitive="x")
+    found = evaluate(
+        EvaluationTables(rows(60, 0), rows(50, 1), rows(40, 2)),
+        EvaluationSettings(full=True, target="y", sensitive="x"),
+    )
     json.dumps(found.to_json(), allow_nan=False)
     assert all(np.isfinite([score.synthetic.value, score.reference.value]).all() for score in found.scores)
     assert "column similarity" in render_report(found, None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from functools import cache
+from typing import get_type_hints
 
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import fields
 
 import fedsynth
 from fedsynth.bench.metrics import FinishedRun, find_metric
@@ -18,7 +21,9 @@ from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsuppor
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation.metrics import METRICS
 from fedsynth.evaluation.score import EvaluationTables, value_of
+from fedsynth.evaluation.settings import EvaluationOptions, EvaluationSettings
 from fedsynth.schema import Categorical, Computed, Numeric, Rule, Schema
+from fedsynth.settings import texts
 
 pytest.importorskip("sklearn")
 
@@ -58,10 +63,8 @@ def test_the_frame_holds_what_the_evaluator_says():
     real, synthetic, holdout = (encode(SCHEMA, frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
     found = evaluator.evaluate(
         EvaluationTables(real, synthetic, holdout, agreed=SCHEMA),
-        full=True,
-        target="sick",
+        EvaluationSettings(full=True, target="sick", repeats=2),
         log_likelihood=lambda table: np.full(len(table), -2.5),
-        repeats=2,
     )
     frame = everything()
     assert list(frame.columns) == ["metric", "score", "column", "value", "reference"]
@@ -139,6 +142,17 @@ def test_rows_that_do_not_fit_the_schema_are_refused():
     strange = rows(50, 1).assign(job="pilot")
     with pytest.raises(SchemaError, match="50 of the 50 synthetic rows do not fit the schema"):
         fedsynth.evaluate(strange, train=rows(50, 0), schema=SCHEMA)
+
+
+def test_the_keywords_of_evaluate_are_the_settings_of_an_evaluation():
+    assert get_type_hints(EvaluationOptions) == get_type_hints(EvaluationSettings)
+    assert set(texts(EvaluationSettings)) == set(EvaluationSettings.__struct_fields__)
+    keywords = inspect.signature(fedsynth.evaluate).parameters
+    shown = {one.name: keywords[one.name].default for one in fields(EvaluationSettings)}
+    assert shown == {one.name: one.default for one in fields(EvaluationSettings)}
+    assert keywords["max_rows"].annotation is int
+    with pytest.raises(InvalidParameter, match="max_rows: expected a whole number of at least 100, not 99"):
+        judged(max_rows=99)
 
 
 def test_evaluate_is_public_and_is_not_imported_before_it_is_used():

@@ -36,6 +36,7 @@ from fedsynth.evaluation.privacy import AttackBounds, RowLimits, UncorrectedScor
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.report import Evaluation, attack_groups, render_report
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.persons import UNKNOWN, identify
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.rows import Table, concatenate
@@ -116,10 +117,7 @@ def test_utility_without_a_hold_out_is_tested_on_other_persons():
     for name, table in {"persons": real, "rows": without_persons(real)}.items():
         found = evaluate(
             EvaluationTables(table, without_persons(visits(150, 4))),
-            metrics=["learning"],
-            target="group",
-            suites=("flaim",),
-            repeats=1,
+            EvaluationSettings(metrics=["learning"], target="group", suites=("flaim",), repeats=1),
         )
         scores[name] = found.scores[0].reference.value
         assert ("rows of a fifth of the persons" in " ".join(found.notes)) == (name == "persons")
@@ -248,7 +246,9 @@ def test_texts_name_persons_and_their_unit():
     real, holdout = visits(60, 18), visits(60, 19)
     evidence = EvaluationTables(real, without_persons(real), holdout)
     budget = Budget(0.5, 1e-6)
-    found = evaluate(evidence, metrics=["membership-inference"], guarantee=budget, unit=Unit(4), repeats=1)
+    found = evaluate(
+        evidence, EvaluationSettings(metrics=["membership-inference"], guarantee=budget, unit=Unit(4), repeats=1)
+    )
     auc = next(score for score in found.scores if score.name == LEAKS)
     assert auc.verdict == "alarm"
     assert "does not hold" in auc.says
@@ -268,41 +268,46 @@ def test_texts_name_persons_and_their_unit():
     assert "no attack on the presence of one person with up to 4 rows has an AUC above" in page
     assert "the presence of one row" not in page
     honest = EvaluationTables(real, without_persons(visits(60, 20)), holdout)
-    calm = privacy(honest, epsilon=0.5, delta=1e-6, unit=Unit(4, 2), metrics=["membership-inference"])
+    calm = privacy(
+        honest, EvaluationSettings(unit=Unit(4, 2), guarantee=Budget(0.5, 1e-6)), metrics=["membership-inference"]
+    )
     assert "presence of one person with up to 4 rows at each of up to 2 sites exceeds 0.622" in calm.scores[0].says
 
 
 def test_a_guarantee_for_fewer_rows_than_persons_have_bounds_nothing():
     evidence = EvaluationTables(visits(60, 18), without_persons(visits(60, 18)), visits(60, 19))
-    found = evaluate(evidence, metrics=["membership-inference"], guarantee=Budget(0.5, 1e-6), unit=Unit(3), repeats=1)
+    found = evaluate(
+        evidence,
+        EvaluationSettings(metrics=["membership-inference"], guarantee=Budget(0.5, 1e-6), unit=Unit(3), repeats=1),
+    )
     assert all(math.isnan(score.bound) for score in found.scores)
     assert "60 persons have more real rows than the 3 that it covers" in found.notes[0]
-    assert AttackBounds.of(0.5, 0, Unit(2, 2)).persons_beyond(evidence) == 0
+    assert AttackBounds(Budget(0.5, 0), Unit(2, 2)).persons_beyond(evidence) == 0
 
 
 def test_a_unit_of_several_rows_without_persons_is_said():
     tables = [without_persons(visits(60, seed)) for seed in (18, 20, 19)]
     evidence = EvaluationTables(*tables)
-    notes = AttackBounds.of(None, None, Unit(3)).notes(evidence)
+    notes = AttackBounds(None, Unit(3)).notes(evidence)
     assert len(notes) == 1
     assert "one person with up to 3 rows, but nothing says which rows are of one person" in notes[0]
     assert "--person" in notes[0]
-    assert AttackBounds.of(None, None).notes(evidence) == []
+    assert AttackBounds(None).notes(evidence) == []
 
 
 def test_a_guarantee_for_replacing_is_not_doubled():
     score = Score("privacy", "attack", Estimate(0.70, 0.69, 0.71), Estimate(0.5), "guessing", says="So.")
     attempt = UncorrectedScore(score, formal_auc_bound)
     assert formal_auc_bound(0.5, 0) < 0.68 < formal_auc_bound(*replacement_guarantee(0.5, 0))
-    added = AttackBounds.of(0.5, 0).with_bound(attempt)
+    added = AttackBounds(Budget(0.5, 0)).with_bound(attempt)
     assert added.verdict == ""
     assert added.says == "So. Under the formal guarantee, no attack on the presence of one row exceeds 0.622."
-    replaced = AttackBounds.of(0.5, 0, neighbours="replace").with_bound(attempt)
+    replaced = AttackBounds(Budget(0.5, 0), neighbours="replace").with_bound(attempt)
     assert replaced.verdict == "alarm"
     below = replace(attempt, score=replace(score, synthetic=Estimate(0.6, 0.58, 0.62)))
-    said = AttackBounds.of(0.5, 0, Unit(3), "replace").with_bound(below).says
+    said = AttackBounds(Budget(0.5, 0), Unit(3), "replace").with_bound(below).says
     assert said.endswith("no attack on which of two persons with up to 3 rows was used exceeds 0.622.")
-    assert AttackBounds.of(0.5, 0, neighbours="replace").attacked == "which of two rows was used"
+    assert AttackBounds(Budget(0.5, 0), neighbours="replace").attacked == "which of two rows was used"
 
 
 def test_verdicts_count_persons():
@@ -310,7 +315,7 @@ def test_verdicts_count_persons():
     evidence = EvaluationTables(visits(19, 21, each=30), without_persons(visits(19, 21, each=30)), visits(19, 22))
     found = privacy(evidence, caps=RowLimits(attacked=100))
     assert {score.verdict for score in found.scores} == {""}
-    assert any("membership inference: not computed, it needs 20" in note for note in found.notes)
+    assert any("membership inference: not computed, it needs 20" in reason for reason in found.missing)
 
 
 def test_references_are_not_shared_between_rows_and_persons():

@@ -16,8 +16,10 @@ from fedsynth.data.read import read_frame
 from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
-from fedsynth.evaluation.privacy import TITLES, PrivacyScores, RowLimits, privacy
-from fedsynth.evaluation.score import EvaluationTables, Score
+from fedsynth.evaluation.privacy import TITLES, RowLimits, privacy
+from fedsynth.evaluation.score import EvaluationTables, Findings, Score
+from fedsynth.evaluation.settings import EvaluationSettings
+from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 
@@ -45,17 +47,19 @@ def made(rows: int, seed: int, numbers: int = 2, categories: int = 3) -> Table:
     return Table(Schema(tuple(columns)), tuple(codes), values)
 
 
-def by_name(findings: PrivacyScores) -> dict[str, Score]:
+def by_name(findings: Findings) -> dict[str, Score]:
     return {score.name: score for score in findings.scores}
 
 
-def verdicts(findings: PrivacyScores) -> dict[str, str]:
+def verdicts(findings: Findings) -> dict[str, str]:
     return {score.name: score.verdict for score in findings.scores}
 
 
 def test_a_copy_alarms_and_contradicts_its_guarantee():
     real = made(500, 0)
-    found = privacy(EvaluationTables(real, real, made(500, 1)), epsilon=0.5, delta=1e-6, caps=QUICK)
+    found = privacy(
+        EvaluationTables(real, real, made(500, 1)), EvaluationSettings(guarantee=Budget(0.5, 1e-6)), caps=QUICK
+    )
     said = verdicts(found)
     for name in (EXACT, "median DCR", "median NNDR", SHARE, LEAKS, "membership TPR at FPR 1 %, GAN-Leaks"):
         assert said[name] == "alarm", name
@@ -64,7 +68,7 @@ def test_a_copy_alarms_and_contradicts_its_guarantee():
     assert by_name(found)["membership TPR at FPR 1 %, DOMIAS"].bound == formal_tpr_bound(0.01, 0.5, 1e-6)
     assert by_name(found)["disclosure advantage over non-members"].bound == formal_advantage_bound(0.5, 1e-6)
     assert math.isnan(by_name(found)["attribute disclosure"].bound)  # what the population teaches has no bound
-    assert found.notes == []
+    assert found.missing == []
     assert [msgspec.convert(score.to_json(), Score).name for score in found.scores] == list(said)
     details = by_name(found)["attribute disclosure"].details.values()
     assert by_name(found)["attribute disclosure"].synthetic.value == pytest.approx(np.mean([one for one, _ in details]))
@@ -96,7 +100,9 @@ def test_where_nothing_leaks_few_reports_have_any_verdict_but_good():
     judged, uncorrected = 0, 0
     for seed in range(40):
         evidence = EvaluationTables(made(200, 3 * seed), made(200, 3 * seed + 1), made(200, 3 * seed + 2))
-        found = privacy(evidence, seed=seed, caps=caps, metrics=("membership-inference", "exact-matches"))
+        found = privacy(
+            evidence, EvaluationSettings(seed=seed), caps=caps, metrics=("membership-inference", "exact-matches")
+        )
         judged += any(verdict in ("review", "alarm") for verdict in verdicts(found).values())
         uncorrected += any(score.synthetic.low > score.best for score in found.scores if "AUC" in score.name)  # type: ignore[operator]
     assert judged <= 5  # above 5 of 40 at 5 % each: once in a hundred
@@ -126,7 +132,7 @@ def test_the_correction_is_that_of_holm_over_all_figures():
 @pytest.mark.parametrize("seed", range(5))
 def test_fresh_rows_never_alarm(seed: int):
     evidence = EvaluationTables(made(500, 3 * seed + 1), made(500, 3 * seed + 2), made(500, 3 * seed + 3))
-    found = privacy(evidence, epsilon=0.5, delta=0.0, seed=seed, caps=QUICK)
+    found = privacy(evidence, EvaluationSettings(seed=seed, guarantee=Budget(0.5, 0.0)), caps=QUICK)
     assert "alarm" not in verdicts(found).values()
     assert list(verdicts(found).values()).count("review") <= 2
     assert all(score.says and score.note and score.reference_is for score in found.scores)
@@ -152,8 +158,8 @@ def test_without_a_hold_out_halves_stand_in_where_that_is_sound():
         "exact matches by codes", EXACT, "median DCR", "minimum DCR", "median NNDR", "attribute disclosure",
     }  # fmt: skip
     assert "alarm" not in verdicts(found).values()
-    assert len(found.notes) == 3
-    assert all("hold-out" in note for note in found.notes)
+    assert len(found.missing) == 3
+    assert all("hold-out" in note for note in found.missing)
     copy = verdicts(privacy(EvaluationTables(real, real), caps=QUICK))
     assert copy[EXACT] == copy["median NNDR"] == "alarm"
 
@@ -165,8 +171,8 @@ def test_few_rows_get_figures_or_notes_but_no_verdicts(rows: int, held: bool):
     found = privacy(evidence)
     assert set(verdicts(found).values()) == {""}
     assert {"exact matches by codes", EXACT} <= set(verdicts(found))
-    assert any("membership" in note for note in found.notes)
-    assert any("attribute disclosure" in note for note in found.notes)
+    assert any("membership" in note for note in found.missing)
+    assert any("attribute disclosure" in note for note in found.missing)
     assert ("median DCR" in verdicts(found)) == (held or rows >= 4)
 
 
@@ -178,7 +184,7 @@ def test_columns_of_one_kind(numbers: int, categories: int):
     assert LEAKS in verdicts(found)
     assert ("attribute disclosure" in verdicts(found)) == (categories > 0 and numbers + categories > 1)
     if "attribute disclosure" not in verdicts(found):
-        assert any("no column is categorical" in note or "no other column" in note for note in found.notes)
+        assert any("no column is categorical" in note or "no other column" in note for note in found.missing)
 
 
 def test_constant_columns_and_one_sensitive_value():
@@ -188,7 +194,7 @@ def test_constant_columns_and_one_sensitive_value():
         table.numbers[1][:] = 3.0
         table.codes[1][:] = 6
     found = privacy(EvaluationTables(tables[0], tables[1], tables[2]))
-    assert any("c2 has one value" in note for note in found.notes)
+    assert any("c2 has one value" in note for note in found.missing)
     assert "alarm" not in verdicts(found).values()
     everything = tables[0].take(np.zeros(60, dtype=int))
     found = privacy(EvaluationTables(everything, everything, everything))
@@ -202,24 +208,26 @@ def test_who_knows_what():
     evidence = EvaluationTables(made(60, 0), made(60, 1), made(60, 2))
     note = by_name(privacy(evidence))["attribute disclosure"].note
     assert note.startswith("accuracy of inferring c2 from 4 subsets of 3 of the columns n0, n1, c0, c1;")
-    note = by_name(privacy(evidence, target="c0", sensitive="n1"))["attribute disclosure"].note
+    note = by_name(privacy(evidence, EvaluationSettings(target="c0", sensitive="n1")))["attribute disclosure"].note
     assert note.startswith("accuracy of inferring n1 from 1 subsets of 3 of the columns n0, c1, c2;")
-    note = by_name(privacy(evidence, target="c0", known=["n0"]))["attribute disclosure"].note
+    note = by_name(privacy(evidence, EvaluationSettings(target="c0", known=["n0"])))["attribute disclosure"].note
     assert note.startswith("accuracy of inferring c0 from 1 subsets of 1 of the columns n0;")
     with pytest.raises(Unsupported, match="sensitive column or the target: c0"):
-        privacy(evidence, target="c0", sensitive="c1", known=["n0", "c0"])
+        privacy(evidence, EvaluationSettings(target="c0", sensitive="c1", known=["n0", "c0"]))
     with pytest.raises(SchemaError, match="nobody"):
-        privacy(evidence, sensitive="nobody")
-    for guarantee in ({"delta": 0.1}, {"epsilon": -1.0}, {"epsilon": 1.0, "delta": 2.0}):
+        privacy(evidence, EvaluationSettings(sensitive="nobody"))
+    for guarantee in ((-1.0, 0.0), (1.0, 2.0)):
         with pytest.raises(InvalidParameter):
-            privacy(evidence, **guarantee)  # type: ignore[arg-type]
+            EvaluationSettings(guarantee=Budget(*guarantee))
 
 
 def test_the_seed_decides_and_progress_is_told():
     evidence = EvaluationTables(made(80, 0), made(80, 1), made(80, 2))
     told: list[tuple[str, int, int]] = []
-    one = privacy(evidence, seed=3, progress=lambda *step: told.append(step))
-    assert [score.to_json() for score in one.scores] == [score.to_json() for score in privacy(evidence, seed=3).scores]
+    one = privacy(evidence, EvaluationSettings(seed=3), progress=lambda *step: told.append(step))
+    assert [score.to_json() for score in one.scores] == [
+        score.to_json() for score in privacy(evidence, EvaluationSettings(seed=3)).scores
+    ]
     assert [done for _, done, _ in told] == list(range(6))
 
 
@@ -230,9 +238,19 @@ def test_adult(seed: int):
     order = np.random.default_rng(seed).permutation(len(table))
     real, held, fresh = (table.take(order[part : part + 2500]) for part in (0, 2500, 5000))
     caps = RowLimits(attacked=400)
-    copied = verdicts(privacy(EvaluationTables(real, real, held), target="income", epsilon=1.0, seed=seed, caps=caps))
+    copied = verdicts(
+        privacy(
+            EvaluationTables(real, real, held),
+            EvaluationSettings(target="income", seed=seed, guarantee=Budget(1.0, 0)),
+            caps=caps,
+        )
+    )
     for name, verdict in copied.items():
         if not name.startswith(("minimum", "attribute", "disclosure")) and "DOMIAS" not in name:
             assert verdict == "alarm", name
-    honest = privacy(EvaluationTables(real, fresh, held), target="income", epsilon=1.0, seed=seed, caps=caps)
+    honest = privacy(
+        EvaluationTables(real, fresh, held),
+        EvaluationSettings(target="income", seed=seed, guarantee=Budget(1.0, 0)),
+        caps=caps,
+    )
     assert "alarm" not in verdicts(honest).values()

@@ -19,6 +19,7 @@ from fedsynth.evaluation.dependence import (
 )
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import EvaluationTables, Score
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.evaluation.verdicts import means, with_verdict, worst
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -152,12 +153,15 @@ def test_spearman_shares_ranks_of_equal_values_and_leaves_out_missing_ones():
 def test_an_evaluation_alarms_where_an_association_is_gone():
     metrics = ("associations-kept", "column-similarity", "propensity")
     sides = [correlated(1500, seed, r) for seed, r in enumerate((0.8, 0.02))]
-    found = {one.metric: one for one in evaluate(EvaluationTables(*sides), metrics=metrics, repeats=2).scores}
+    found = {
+        one.metric: one
+        for one in evaluate(EvaluationTables(*sides), EvaluationSettings(metrics=metrics, repeats=2)).scores
+    }
     assert found["associations-kept"].verdict == "alarm"
     assert found["associations-kept"].details.keys() == {"n0 × n1"}
     assert found["column-similarity"].verdict == "good"
     sides[1] = correlated(1500, 5, 0.8)
-    calm = evaluate(EvaluationTables(*sides), metrics=metrics, repeats=2)
+    calm = evaluate(EvaluationTables(*sides), EvaluationSettings(metrics=metrics, repeats=2))
     assert [one.verdict for one in calm.scores] == ["good"] * 4  # two of associations
 
 

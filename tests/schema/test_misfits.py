@@ -21,6 +21,7 @@ from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, SchemaError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.rows import concatenate
@@ -257,10 +258,10 @@ def test_evaluations_of_frames_warn_of_changed_values_and_ignored_columns():
 def test_evaluations_of_encoded_tables_warn_of_rows_that_were_left_out():
     whole = encode(SCHEMA, rows()[1::2])
     with pytest.warns(DataWarning) as caught:
-        evaluate(EvaluationTables(encode(SCHEMA, rows()), whole), metrics=["column-similarity"])
+        evaluate(EvaluationTables(encode(SCHEMA, rows()), whole), EvaluationSettings(metrics=["column-similarity"]))
     (message,) = (str(one.message) for one in caught)
     assert message.startswith(f"the scores are those of 500 of the 1000 real rows:\n- {HEAD}\n- {SEX}")
-    evaluate(EvaluationTables(whole, whole), metrics=["column-similarity"])
+    evaluate(EvaluationTables(whole, whole), EvaluationSettings(metrics=["column-similarity"]))
 
 
 def test_a_draft_names_the_columns_that_it_leaves_out():

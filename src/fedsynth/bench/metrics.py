@@ -26,6 +26,7 @@ from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.metrics import METRICS, difference_of_matrices
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import EvaluationTables, Score, value_of
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.evaluation.utility import scores_by_learner, train_synthetic_test_real
 from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table, concatenate
@@ -239,14 +240,11 @@ def evaluation(
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     found = evaluate(
         run,
-        metrics=metrics,
-        full=True,
-        target=run.target,
+        EvaluationSettings(
+            metrics=metrics, full=True, target=run.target, suites=suites, repeats=repeats, seed=run.seed
+        ),
         log_likelihood=log_likelihood,
         fitted=concatenate(run.sites) if 0 < sum(map(len, run.sites)) < len(run.real) else None,
-        suites=suites,
-        repeats=repeats,
-        seed=run.seed,
     )
     synthetic = {score.name: score.synthetic.value for score in found.scores}
     return synthetic | {f"{score.name}, real rows": score.reference.value for score in found.scores}
@@ -422,9 +420,9 @@ def distance_to_real(run: FinishedRun, rows: int = 2_000, points: int = 20_000) 
 def _attacked(run: FinishedRun, metric: str, rows: int, points: int) -> list[Score]:
     """Return the scores of one privacy metric; raises :class:`Unsupported` with the reason if there are none."""
     caps = privacy.RowLimits(queries=rows, points=points, targets=rows)
-    found = privacy.privacy(run, seed=run.seed, caps=caps, metrics=(metric,))
+    found = privacy.privacy(run, EvaluationSettings(seed=run.seed), caps=caps, metrics=(metric,))
     if not found.scores:
-        raise Unsupported("; ".join(found.notes) or f"{metric} cannot be measured on these tables")
+        raise Unsupported("; ".join(found.missing) or f"{metric} cannot be measured on these tables")
     return found.scores
 
 

@@ -1,9 +1,10 @@
 """Options of commands from functions: their parameters, and the fields of structs among these.
 
-A parameter before ``/`` is an argument of the command, any other an option. A parameter ``partial[S]``, where ``S`` is
-a struct of settings (:mod:`fedsynth.settings`), stands for an option for each of the fields that :class:`Fields` names:
-the function is handed a call that makes the struct, with the options that were given as its ``keywords``. The text of
-an option is that of the parameter in the section ``Parameters`` of the function's docstring, or that below the field of
+A parameter before ``/`` is an argument of the command, any other an option; a ``tuple`` is an option that may be
+repeated, a ``Sequence`` one of names separated by commas. A parameter ``partial[S]``, where ``S`` is a struct of
+settings (:mod:`fedsynth.settings`), stands for an option for each of the fields that :class:`Fields` names: the
+function is handed a call that makes the struct, with the options that were given as its ``keywords``. The text of an
+option is that of the parameter in the section ``Parameters`` of the function's docstring, or that below the field of
 this name in the struct, in :class:`~fedsynth.cli.options.Shared` or in :class:`~fedsynth.runs.job.Job`.
 """
 
@@ -28,7 +29,7 @@ from fedsynth.settings import bounds_of, members, read_settings, texts
 
 REQUIRED = inspect.Parameter.empty
 _PARAMETERS = "\n\nParameters\n----------\n"
-_VALUES = {int: "NUMBER", float: "NUMBER", Path: "PATH", str: "TEXT"}
+_VALUES = {int: "NUMBER", float: "NUMBER", Path: "PATH", str: "TEXT", Sequence: "TEXT"}
 
 
 class Fields:
@@ -67,18 +68,18 @@ class Option:
     def base(self) -> Any:
         """The type without bounds, and without the ``None`` of an option that may be left out."""
         kind = members(self.kind)[0]
-        return Mapping if typing.get_origin(kind) is abc.Mapping else kind
+        return {abc.Mapping: Mapping, abc.Sequence: Sequence}.get(typing.get_origin(kind), kind)
 
     @property
     def several(self) -> Any:
-        """The type of one of its values, if it takes several; an entry of a mapping is given as NAME=VALUE."""
+        """The type of one of its values, if it may be repeated; an entry of a mapping is given as NAME=VALUE."""
         origin = typing.get_origin(self.base)
         return str if self.base is Mapping else typing.get_args(self.base)[0] if origin is tuple else None
 
     @property
     def parameter(self) -> inspect.Parameter:
         """The parameter of the function that cyclopts parses."""
-        kind = list[self.several] if self.several else self.base  # type: ignore[name-defined]
+        kind = list[self.several] if self.several else str if self.base is Sequence else self.base  # type: ignore[name-defined]
         place = inspect.Parameter.POSITIONAL_ONLY if self.positional else inspect.Parameter.KEYWORD_ONLY
         told = Parameter(
             None if self.positional else self.spelled, negative=(), allow_repeating=True if kind is bool else None
@@ -112,6 +113,8 @@ class Option:
         """Return the value from what cyclopts made of the words; raises ``InvalidParameter`` if it is out of bounds."""
         if self.base is Mapping:
             return dict(map(parse_option, value))
+        if self.base is Sequence:
+            return [name.strip() for name in value.split(",") if name.strip()]
         if not self.owner and bounds_of(self.kind):  # those of a struct's fields are checked when it is made
             _made(msgspec.defstruct("Bounded", [(self.name, self.kind)]), {}, **{self.name: value})
         return tuple(value) if self.several else value

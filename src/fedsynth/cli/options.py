@@ -44,12 +44,6 @@ class Shared(msgspec.Struct, frozen=True):
     without it on a GPU if there is one, except for sums of clipped gradients (DP-SGD), which stay on the CPU. It
     changes nothing for methods without networks, but cuda is refused for any method where there is no GPU or no
     PyTorch."""
-    sensitive: str = ""
-    """Column whose value an attacker tries to infer from the synthetic rows, for the attribute-disclosure score.
-    Default: --target, else the last categorical column."""
-    known: str = ""
-    """Columns that the attacker of --sensitive knows about a person, separated by commas; default: the first four
-    columns that are neither the sensitive one nor the target."""
     exchange: Path | None = None
     """Folder, which must exist, in which requests and replies are exchanged as files: shared by server and sites, or
     carried between them. Without it, Flower sends them over the network."""

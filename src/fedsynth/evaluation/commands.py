@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta
 
 from fedsynth import errors
+from fedsynth.cli.adapter import Fields
 from fedsynth.cli.options import say, score_table
+from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.files import Records
+from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.progress import shown
 
 if TYPE_CHECKING:
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
     from fedsynth.rows import Table
 
 _AT_ONCE = 3.0  # seconds
-_LARGEST_SEED = 2**31 - 1  # scikit-learn's learners refuse seeds beyond 32 bits
+_COMMON = ("target", "sensitive", "known", "full")  # settings that are options of both commands
 
 
 def _refuse_folder(table: Path) -> None:
@@ -45,18 +50,11 @@ def evaluate(
     out: Path | None = None,
     holdout: Path | None = None,
     records: Records | None = None,
-    target: str = "",
-    sensitive: str = "",
-    known: str = "",
-    person: str = "",
-    full: bool = False,
-    suites: str = "",
+    settings: Annotated[partial[EvaluationSettings], Fields(*_COMMON, "person", "suites", "max_rows", "seed")],
     epsilon: float | None = None,
     delta: float | None = None,
     rows_per_person: Annotated[int, Meta(ge=1)] = 1,
     sites_per_person: Annotated[int, Meta(ge=1)] = 1,
-    max_rows: Annotated[int, Meta(ge=100)] = 20_000,
-    seed: Annotated[int, Meta(ge=0, le=_LARGEST_SEED)] = 0,
     title: str = "",
     owner: str = "",
     force: bool = False,
@@ -98,20 +96,6 @@ def evaluate(
     holdout
         Other real rows, which the method never saw: CSV or Parquet file. Without it, some attacks are left out, and
         other scores use parts of the real rows in its place.
-    target
-        Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their
-        usefulness. Without it, no such scores.
-    person
-        Column of the real and the hold-out rows that tells which person a row is about; it need not be in the schema.
-        Attacks are then on persons, and no person's rows are on both sides of a comparison. Default: each row counts as
-        a person's only one.
-    full
-        Measure everything: attacks on privacy, detection by classifiers, further distances and learners. Without it, a
-        first report: what is lost of columns and associations, exact matches, and one learner.
-    suites
-        Sets of classifiers (or regressors) that learn --target, separated by commas: default, boosting, or those of a
-        publication: flaim, thesis, fedtabdiff, heterofedsyn. docs/evaluation.md lists them. Default: boosting, which is
-        one learner, trained once; with --full, default.
     epsilon
         Epsilon of the guarantee under which the synthetic table was made; needs --delta. The success of the privacy
         attacks is then compared with what this guarantee allows. Without it, the table counts as one without a
@@ -122,11 +106,6 @@ def evaluate(
         Largest number of rows of one person at a site that the stated guarantee protects together.
     sites_per_person
         Largest number of sites of one person that the stated guarantee protects together.
-    max_rows
-        Largest number of rows of each table that a fidelity or utility score uses; more rows take longer and give more
-        exact scores.
-    seed
-        Whole number that fixes the random samples and splits from which scores are computed.
     title
         Title of the report; default: one that names the data file.
     owner
@@ -142,7 +121,6 @@ def evaluate(
     from fedsynth.evaluation.run_files import today, write_report, write_scores
     from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.evaluation.suites import find_suite
-    from fedsynth.privacy.cost import Budget, Unit
     from fedsynth.runs.folder import RunFolder, read_whole, written_kind
     from fedsynth.schema import Schema
 
@@ -153,10 +131,13 @@ def evaluate(
             "SYNTHETIC, --schema and --out are required, for example `fedsynth evaluate train.csv synthetic.csv "
             "--schema agreed.toml --out scores`"
         )
-    for suite in _split(suites):
+    asked = settings()
+    for suite in asked.suites:
         find_suite(suite)
     if (epsilon is None) != (delta is None):
         raise errors.InvalidParameter("--epsilon and --delta state the guarantee together: pass both or neither")
+    guarantee = None if epsilon is None or delta is None else Budget(epsilon, delta)
+    asked = msgspec.structs.replace(asked, guarantee=guarantee, unit=Unit(rows_per_person, sites_per_person))
     folder = RunFolder(out)
     if folder.scores_file.exists() and not force:
         raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
@@ -167,27 +148,15 @@ def evaluate(
         )
 
     def whole(file: Path) -> Table:
-        return read_whole(file, plain, agreed, records if is_csv(file) else None, person)
+        return read_whole(file, plain, agreed, records if is_csv(file) else None, asked.person)
 
     plain = agreed.plain(column_names(real, records=records if is_csv(real) else None))
     unseen = None if holdout is None else whole(holdout)
     made = read_whole(synthetic, plain, agreed, written_kind(synthetic))
     evidence = EvaluationTables(whole(real), made, unseen, agreed=agreed)
-    _announce(evidence, target, full, json_, max_rows)
+    _announce(evidence, asked, json_)
     with shown(not json_) as progress:
-        evaluation = measure(
-            evidence,
-            full=full,
-            target=target,
-            sensitive=sensitive,
-            known=_split(known),
-            guarantee=None if epsilon is None or delta is None else Budget(epsilon, delta),
-            unit=Unit(rows_per_person, sites_per_person),
-            suites=_split(suites),
-            max_rows=max_rows,
-            seed=seed,
-            progress=progress,
-        )
+        evaluation = measure(evidence, asked, progress=progress)
     evaluation = replace(evaluation, about=ReportTitle(title, owner, real.name, today()))
     write_scores(folder, evaluation)
     _tell(evaluation, write_report(folder, evaluation), json_)
@@ -197,10 +166,7 @@ def report(
     run: Path,
     /,
     *,
-    target: str = "",
-    sensitive: str = "",
-    known: str = "",
-    full: bool = False,
+    settings: Annotated[partial[EvaluationSettings], Fields(*_COMMON)],
     fresh: bool = False,
     title: str = "",
     owner: str = "",
@@ -229,9 +195,6 @@ def report(
     target
         Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their
         usefulness. Default: the target of the run, if it had one; without any, no such scores.
-    full
-        Measure everything: attacks on privacy, detection by classifiers, further distances and learners. Without it, a
-        first report: what is lost of columns and associations, exact matches, and one learner.
     fresh
         Compute the scores again. Without it, those in scores.json are used if that exists, unless --target, --sensitive
         or --known is given, or --full where they are of a first report.
@@ -250,21 +213,20 @@ def report(
     )
     from fedsynth.runs.folder import RunFolder
 
-    folder = RunFolder(run)
-    stored = folder.scores_file.is_file() and not fresh and not (target or sensitive or known)
-    if stored and (not full or not read_scores(folder).first):
+    folder, asked = RunFolder(run), settings()
+    stored = folder.scores_file.is_file() and not fresh and not (asked.target or asked.sensitive or asked.known)
+    if stored and (not asked.full or not read_scores(folder).first):
         evaluation = read_scores(folder)
         if title or owner:
             evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
             write_scores(folder, evaluation)
     elif folder.is_run:
         evidence = run_evidence(folder)
-        target = target or (read_scores(folder).target if stored else "")
-        _announce(evidence, target or folder.job.target, full, json_)
+        target = asked.target or (read_scores(folder).target if stored else "") or folder.job.target
+        asked = msgspec.structs.replace(asked, target=target)
+        _announce(evidence, asked, json_)
         with shown(not json_) as progress:
-            evaluation = measure_run(
-                folder, evidence, target=target, sensitive=sensitive, known=_split(known), full=full, progress=progress
-            )
+            evaluation = measure_run(folder, evidence, asked, progress)
         before = title_of(folder)
         evaluation = replace(evaluation, about=_headed(evaluation.about, title or before.title, owner or before.owner))
         write_scores(folder, evaluation)
@@ -286,13 +248,17 @@ def _headed(about: ReportTitle, title: str, owner: str) -> ReportTitle:
     return replace(about, title=title or about.title, owner=owner or about.owner)
 
 
-def _announce(evidence: EvaluationTables, target: str, full: bool, json_: bool, max_rows: int = 20_000) -> None:
+def _announce(evidence: EvaluationTables, settings: EvaluationSettings, json_: bool) -> None:
     """Say on standard error how long the measurement takes, before it starts, unless it is over at once."""
     from fedsynth.evaluation.evaluate import forecast
 
-    first, all_ = (forecast(evidence, target=target, full=one, max_rows=max_rows) for one in (False, True))
-    said = f"about {all_:.0f} s of one core" if full else f"about {first:.0f} s of one core (--full: {all_:.0f} s)"
-    if not json_ and (all_ if full else first) >= _AT_ONCE:
+    first, full = (forecast(evidence, msgspec.structs.replace(settings, full=full)) for full in (False, True))
+    said = (
+        f"about {full:.0f} s of one core"
+        if settings.full
+        else f"about {first:.0f} s of one core (--full: {full:.0f} s)"
+    )
+    if not json_ and (full if settings.full else first) >= _AT_ONCE:
         print(f"Measuring: {said}.", file=sys.stderr)
 
 
@@ -304,7 +270,3 @@ def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:
     text += evaluation.notes[-1:] if evaluation.first else []
     text += ["These scores are computed on real rows and are not private: do not publish them.", f"Report: {page}"]
     say(json_, facts, "\n".join(text))
-
-
-def _split(names: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in names.split(",") if name.strip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,15 +23,17 @@ from fedsynth.evaluation.report import Evaluation
 from fedsynth.evaluation.score import (
     Estimate,
     EvaluationTables,
+    Findings,
     Resample,
     Score,
     of_references,
     over_trials,
 )
+from fedsynth.evaluation.settings import FIRST_REPORT, EvaluationSettings
 from fedsynth.evaluation.suites import find_suite, one_thread
 from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import means, with_verdict
-from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, ProtectedChange, Unit
+from fedsynth.privacy.cost import ProtectedChange
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema.misfits import with_lines
@@ -50,44 +52,23 @@ LogLikelihood = Callable[[Table], NDArray[np.float64]]
 @one_thread()
 def evaluate(
     evidence: EvaluationTables,
+    settings: EvaluationSettings = FIRST_REPORT,
     *,
-    metrics: Sequence[str] | None = None,
-    full: bool = False,
-    target: str = "",
-    sensitive: str = "",
-    known: Sequence[str] = (),
-    guarantee: Budget | None = None,
-    unit: Unit = ONE_ROW,
-    neighbours: Neighbours = "add-remove",
     log_likelihood: LogLikelihood | None = None,
     fitted: Table | None = None,
-    suites: Sequence[str] = (),
-    repeats: int = 5,
-    max_rows: int = 20_000,
-    seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> Evaluation:
     """Measure fidelity and utility of a synthetic table, and privacy if ``full``, beside references from real rows.
 
-    - ``metrics``: names from :data:`~fedsynth.evaluation.metrics.METRICS`, which are all measured; None
-      measures a first report (:data:`~fedsynth.evaluation.metrics.FIRST`, and one learner) or, with ``full``,
-      everything that the tables allow. The notes say what was left out.
-    - ``target``: the column that classifiers (or regressors) learn to predict; without it, utility is not measured.
-      They are tested on the hold-out rows or, without these, on a fifth of the real rows.
-    - ``sensitive``, ``known``: in attribute disclosure, an attacker who knows the columns ``known`` infers the column
-      ``sensitive`` (defaults: :func:`~fedsynth.evaluation.privacy.privacy`). If either is given, it is measured in a
-      first report, too.
-    - ``guarantee``: the (epsilon, delta) that the table was made under, if any, for the ``unit`` and the
-      ``neighbours``; attacks are compared with the bounds that follow from it.
+    - ``settings``: what is measured, and how. ``metrics`` are names from
+      :data:`~fedsynth.evaluation.metrics.METRICS`; a first report has :data:`~fedsynth.evaluation.metrics.FIRST`, and
+      attribute disclosure if ``sensitive`` or ``known`` is given. The notes say what was left out.
     - ``log_likelihood``: if the model has one, each row's log-likelihood in nats, shape ``(rows,)``, of a table.
     - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all: attacks, and the reference of
       the likelihood, are about them alone.
-    - ``suites``: sets of learners (:func:`fedsynth.evaluation.suites.find_suite`); by default "boosting", trained once,
-      in a first report, else "default".
-    - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
-      ``max_rows`` rows of each table, a utility score that of at most three draws of training rows. Validity is
-      measured once, on all rows.
-    - ``seed``: determines every random draw. All of it runs on one thread.
+
+    Learners are tested on the hold-out rows or, without these, on a fifth of the real rows. Validity is measured once,
+    on all rows. All of it runs on one thread.
 
     If real and hold-out rows have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), real rows are split by
     person, and membership attacks are on persons. A score does not depend on the other metrics measured; verdicts on
@@ -96,144 +77,72 @@ def evaluate(
 
     Raises :class:`Unsupported` for a named metric that cannot be computed, for known columns that include the sensitive
     one or the target, and without scikit-learn (the extra ``evaluate``); :class:`InvalidParameter` for an unknown
-    metric or suite, and for less than one repeat; :class:`SchemaError` for unknown columns. A suite that cannot be used
-    becomes a note.
+    metric or suite; :class:`SchemaError` for unknown columns. A suite that cannot be used becomes a note.
     """
-    schema = evidence.real.schema
-    for name, table in (("real", evidence.real), ("synthetic", evidence.synthetic), ("hold-out", evidence.holdout)):
-        if table is not None and table.left_out:
-            head = f"the scores are those of {len(table)} of the {table.rows_read} {name} rows:"
-            warnings.warn(with_lines(head, table.findings()), DataWarning, stacklevel=3)
-    for name in filter(None, (target, sensitive, *known)):
-        schema.index(name)
-    metrics = (metrics,) if isinstance(metrics, str) else metrics
-    first = metrics is None and not full
-    draws = 1 if first and not suites else _DRAWS
-    suites = suites or ("boosting" if first else "default",)
-    wanted = tuple(METRICS) if metrics is None else tuple(metrics)
-    if first:
-        wanted = (*FIRST, *(["attribute-disclosure"] if sensitive or known else []))
-    for name in wanted:
-        if name not in METRICS:
-            own = " (only fedsynth bench computes metrics of your own)" if ":" in name else ""
-            raise InvalidParameter(f"no metric named {name!r}{own}; {nearest(name, METRICS)}")
-    for suite in suites:
+    _warn_of_rows_left_out(evidence)
+    for name in filter(None, (settings.target, settings.sensitive, *settings.known)):
+        evidence.real.schema.index(name)
+    wanted = _wanted(settings)
+    for suite in settings.suites:
         find_suite(suite)
-    if repeats < 1:
-        raise InvalidParameter(f"{repeats} repeats: pass at least 1 comparison")
     seen = evidence if fitted is None else replace(evidence, real=fitted)
     _warn_of_seen_rows(seen)
-    scores: list[Score] = _validity(evidence) if "validity" in wanted else []
-    if "means" in wanted and (found_means := means(evidence.real, evidence.synthetic)):
-        scores.append(found_means)
-    said: list[str] = []
-    if _COMPARED & set(wanted):
-        trials = list(evidence.trials(repeats, max_rows, seed))
-        said.append(_comparison(evidence, trials))
-        chosen = _fidelity(evidence.sample(evidence.real, max_rows, seed), seed, wanted)
-        for done, one in enumerate(chosen):
-            progress("fidelity", done, len(chosen))
-            references = cached(
-                (evidence.real, evidence.holdout),
-                (one.title, repeats, max_rows, seed, *(len(trial.reference) for trial in trials)),
-                partial(of_references, trials, one.comparison.compare),
-            )
-            score = over_trials(
-                one.title,
-                trials,
-                one.comparison.compare,
-                best=one.metric.best,
-                reference_is=evidence.reference_is,
-                note=one.comparison.note,
-                references=references,
-            )
-            scores.append(with_verdict(replace(score, metric=one.name), len(trials[0].synthetic)))
-        progress("fidelity", len(chosen), len(chosen))
+    alike = _fidelity(evidence, settings, wanted, progress)
     if "likelihood" in wanted and log_likelihood is not None and evidence.holdout is not None:
-        scores.append(_likelihood_score(seen, log_likelihood, max_rows, seed))
-    epsilon, delta = (None, None) if guarantee is None else (guarantee.epsilon, guarantee.delta)
-    bounds = privacy.AttackBounds.of(epsilon, delta, unit, neighbours)
+        alike.scores.append(_likelihood_score(seen, log_likelihood, settings))
+    useful = _utility(evidence, settings, progress) if "learning" in wanted else Findings()
     attacks = [name for name in wanted if name in privacy.TITLES]
-    if attacks:
-        said += bounds.notes(seen)
-    missing: list[str] = []
-    if "learning" in wanted and not target:
-        missing.append("Utility was not measured: name the column to predict with --target.")
-    elif "learning" in wanted:
-        real, test = _learned_and_tested(evidence, max_rows, seed, said)
-        for suite in suites:
-            try:
-                found = utility(
-                    real,
-                    evidence.synthetic,
-                    test,
-                    target,
-                    suite=suite,
-                    seed=seed,
-                    repeats=min(repeats, draws),
-                    max_rows=max_rows,
-                    progress=progress,
-                )
-            except Unsupported as error:
-                missing.append(f"Utility was not measured by the suite {suite}: {error}.")
-            else:
-                scores += [replace(score, metric="learning") for score in found]
-    if attacks:
-        findings = privacy.privacy(
-            seen,
-            target=target,
-            sensitive=sensitive,
-            known=known,
-            epsilon=epsilon,
-            delta=delta,
-            unit=unit,
-            neighbours=neighbours,
-            seed=seed,
-            progress=progress,
-            metrics=attacks,
-        )
-        scores += findings.scores
-        missing += findings.notes
-    if metrics is not None:
-        _refuse_unmeasured(metrics, scores, missing)
-    if first:
-        missing.append(_FIRST_ONLY)
+    private = privacy.privacy(seen, settings, metrics=attacks, progress=progress) if attacks else Findings()
+    scores = (*alike.scores, *useful.scores, *private.scores)
+    missing = (*useful.missing, *private.missing)
+    if settings.metrics is not None:
+        _refuse_unmeasured(settings.metrics, scores, missing)
+    bounds = privacy.AttackBounds.of(settings)
+    real, synthetic, holdout = evidence.real, evidence.synthetic, evidence.holdout
     return Evaluation(
-        tuple(scores),
-        plot_data(evidence.real, evidence.synthetic),
-        {
-            "real": len(evidence.real),
-            "synthetic": len(evidence.synthetic),
-            "holdout": 0 if evidence.holdout is None else len(evidence.holdout),
-        },
-        target,
-        (*said, *missing),
+        scores,
+        plot_data(real, synthetic),
+        {"real": len(real), "synthetic": len(synthetic), "holdout": 0 if holdout is None else len(holdout)},
+        settings.target,
+        (*alike.notes, *private.notes, *useful.notes, *missing, *([_FIRST_ONLY] if settings.first else [])),
         persons={
             name: count_persons(table)
-            for name, table in (("real", evidence.real), ("holdout", evidence.holdout))
+            for name, table in (("real", real), ("holdout", holdout))
             if table is not None and evidence.by_person
         },
         attacked=bounds.attacked,
-        unknown=ProtectedChange(unit, neighbours).unknown,
-        guarantee=bounds.guarantee,
-        first=first,
+        unknown=ProtectedChange(settings.unit, settings.neighbours).unknown,
+        guarantee=None if bounds.guarantee is None else (bounds.guarantee.epsilon, bounds.guarantee.delta),
+        first=settings.first,
     )
 
 
-def forecast(evidence: EvaluationTables, *, target: str = "", full: bool = False, max_rows: int = 20_000) -> float:
-    """Return about how many seconds of one core :func:`evaluate` takes for a first or a ``full`` report.
+def forecast(evidence: EvaluationTables, settings: EvaluationSettings = FIRST_REPORT) -> float:
+    """Return about how many seconds of one core :func:`evaluate` takes for a first or a full report.
 
     The constants are CPU seconds (AMD EPYC, 2026) for the table Adult: 26,048 real and as many synthetic rows, 6,513
     hold-out rows, 15 columns. They are scaled by the numbers of rows, columns and pairs that are compared.
     """
     many = len(evidence.real.codes)
-    rows = min(max(len(evidence.real), len(evidence.synthetic)), max_rows) / 20_000
+    rows = min(max(len(evidence.real), len(evidence.synthetic)), settings.max_rows) / 20_000
     columns, pairs = rows * many / 15, rows * min(math.comb(many, 2), 300) / 105
-    learner = (0.8 * min(1, 10 * rows) + 3.8 * min(columns, 4 * rows)) if target else 0.0
-    if not full:
+    learner = (0.8 * min(1, 10 * rows) + 3.8 * min(columns, 4 * rows)) if settings.target else 0.0
+    if not settings.full:
         return 1 + (columns + pairs) / 2 + learner
     targets, searched = min(len(evidence.real), 5_000) / 5_000, min(len(evidence.synthetic), 100_000) / 26_048
     return 2 + 5.5 * columns + pairs / 2 + 12 * targets * many / 15 * (0.3 + 0.7 * searched) + 7 * learner
+
+
+def _wanted(settings: EvaluationSettings) -> Sequence[str]:
+    """Return the names of the metrics to measure; raises :class:`InvalidParameter` for an unknown one."""
+    if settings.first:
+        return *FIRST, *(["attribute-disclosure"] if settings.sensitive or settings.known else [])
+    wanted = tuple(METRICS) if settings.metrics is None else settings.metrics
+    for name in wanted:
+        if name not in METRICS:
+            own = " (only fedsynth bench computes metrics of your own)" if ":" in name else ""
+            raise InvalidParameter(f"no metric named {name!r}{own}; {nearest(name, METRICS)}")
+    return wanted
 
 
 def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons: Sequence[str]) -> None:
@@ -254,6 +163,13 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
             "that many rows share"
         )
     raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
+
+
+def _warn_of_rows_left_out(evidence: EvaluationTables) -> None:
+    for name, table in (("real", evidence.real), ("synthetic", evidence.synthetic), ("hold-out", evidence.holdout)):
+        if table is not None and table.left_out:
+            head = f"the scores are those of {len(table)} of the {table.rows_read} {name} rows:"
+            warnings.warn(with_lines(head, table.findings()), DataWarning, stacklevel=4)
 
 
 def _warn_of_seen_rows(evidence: EvaluationTables) -> None:
@@ -282,6 +198,68 @@ def _row_keys(table: Table) -> NDArray[np.uint64]:
     columns = [table.numbers.get(at, codes) for at, codes in enumerate(table.codes)]
     hashes = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(columns))), index=False)
     return np.asarray(hashes, dtype=np.uint64)
+
+
+def _fidelity(
+    evidence: EvaluationTables, settings: EvaluationSettings, wanted: Collection[str], progress: Progress
+) -> Findings:
+    """Return the scores of the ``wanted`` fidelity metrics, the likelihood's excepted."""
+    findings = Findings(_validity(evidence) if "validity" in wanted else [])
+    if "means" in wanted and (found_means := means(evidence.real, evidence.synthetic)):
+        findings.scores.append(found_means)
+    if not _COMPARED & set(wanted):
+        return findings
+    trials = list(evidence.trials(settings.repeats, settings.max_rows, settings.seed))
+    findings.notes.append(_comparison(evidence, trials))
+    chosen = _chosen(evidence.sample(evidence.real, settings.max_rows, settings.seed), settings.seed, wanted)
+    for done, one in enumerate(chosen):
+        progress("fidelity", done, len(chosen))
+        references = cached(
+            (evidence.real, evidence.holdout),
+            (
+                *(one.title, settings.repeats, settings.max_rows, settings.seed),
+                *(len(trial.reference) for trial in trials),
+            ),
+            partial(of_references, trials, one.comparison.compare),
+        )
+        score = over_trials(
+            one.title,
+            trials,
+            one.comparison.compare,
+            best=one.metric.best,
+            reference_is=evidence.reference_is,
+            note=one.comparison.note,
+            references=references,
+        )
+        findings.scores.append(with_verdict(replace(score, metric=one.name), len(trials[0].synthetic)))
+    progress("fidelity", len(chosen), len(chosen))
+    return findings
+
+
+def _utility(evidence: EvaluationTables, settings: EvaluationSettings, progress: Progress) -> Findings:
+    """Return the scores of learners of the target column, by each suite that can be used."""
+    if not settings.target:
+        return Findings(missing=["Utility was not measured: name the column to predict with --target."])
+    findings = Findings()
+    real, test = _learned_and_tested(evidence, settings, findings.notes)
+    for suite in settings.suites or ("boosting" if settings.first else "default",):
+        try:
+            scores = utility(
+                real,
+                evidence.synthetic,
+                test,
+                settings.target,
+                suite=suite,
+                seed=settings.seed,
+                repeats=min(settings.repeats, 1 if settings.first and not settings.suites else _DRAWS),
+                max_rows=settings.max_rows,
+                progress=progress,
+            )
+        except Unsupported as error:
+            findings.missing.append(f"Utility was not measured by the suite {suite}: {error}.")
+        else:
+            findings.scores.extend(replace(score, metric="learning") for score in scores)
+    return findings
 
 
 def _validity(evidence: EvaluationTables) -> list[Score]:
@@ -337,7 +315,7 @@ class _Chosen:
         return ", ".join(filter(None, (self.metric.title, self.comparison.part)))
 
 
-def _fidelity(real: Table, seed: int, wanted: Container[str]) -> list[_Chosen]:
+def _chosen(real: Table, seed: int, wanted: Container[str]) -> list[_Chosen]:
     """Return those of the ``wanted`` fidelity scores that apply to the schema and to the real rows."""
     return [
         _Chosen(name, metric, comparison)
@@ -347,9 +325,9 @@ def _fidelity(real: Table, seed: int, wanted: Container[str]) -> list[_Chosen]:
     ]
 
 
-def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood, max_rows: int, seed: int) -> Score:
+def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood, settings: EvaluationSettings) -> Score:
     assert evidence.holdout is not None
-    sampled = [evidence.sample(table, max_rows, seed) for table in (evidence.holdout, evidence.real)]
+    sampled = [evidence.sample(table, settings.max_rows, settings.seed) for table in (evidence.holdout, evidence.real)]
     heard, seen = map(log_likelihood, sampled)
     held, fitted = (
         Estimate(
@@ -370,14 +348,16 @@ def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood,
     )
 
 
-def _learned_and_tested(evidence: EvaluationTables, max_rows: int, seed: int, notes: list[str]) -> tuple[Table, Table]:
+def _learned_and_tested(
+    evidence: EvaluationTables, settings: EvaluationSettings, notes: list[str]
+) -> tuple[Table, Table]:
     """Return the real rows that learners may train on and those that test them: hold-out rows if there are any.
 
     Without a hold-out, a fifth of the real rows (or persons) is set aside, which is said in ``notes``.
     """
     real, test = evidence.real, evidence.holdout
     if test is None:
-        order = np.random.default_rng(seed).permutation(count_persons(real))
+        order = np.random.default_rng(settings.seed).permutation(count_persons(real))
         fifth = max(1, len(order) // 5)
         real, test = take_persons(real, order[fifth:]), take_persons(real, order[:fifth])
         tested = "the rows of a fifth of the persons" if evidence.by_person else "a fifth of the real rows"
@@ -385,4 +365,4 @@ def _learned_and_tested(evidence: EvaluationTables, max_rows: int, seed: int, no
             f"There was no hold-out, so utility is tested on {tested}: the synthesizer has seen them, the classifiers "
             "have not."
         )
-    return real, evidence.sample(test, max_rows, seed)
+    return real, evidence.sample(test, settings.max_rows, settings.seed)

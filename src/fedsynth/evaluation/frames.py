@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+import msgspec
 import pandas as pd
 
 from fedsynth.encoding import encode
@@ -15,39 +16,29 @@ from fedsynth.errors import DataWarning, InvalidParameter, SchemaError
 from fedsynth.evaluation.evaluate import evaluate as measure
 from fedsynth.evaluation.report import Evaluation, ReportTitle
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.evaluation.settings import EvaluationOptions, EvaluationSettings
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.persons import identify
-from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.progress import Progress, shown
 from fedsynth.schema.misfits import with_lines
+from fedsynth.settings import with_keywords
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import LogLikelihood
-    from fedsynth.privacy.cost import Budget, Neighbours, Unit
     from fedsynth.rows import Table
     from fedsynth.schema import Schema
 
 
+@with_keywords(EvaluationSettings)
 def evaluate(
     synthetic: Synthesizer | pd.DataFrame,
     *,
     train: pd.DataFrame | Mapping[str, pd.DataFrame],
     holdout: pd.DataFrame | None = None,
     schema: Schema | None = None,
-    metrics: Sequence[str] | None = None,
-    full: bool = False,
-    target: str = "",
-    sensitive: str = "",
-    known: Sequence[str] = (),
-    guarantee: Budget | None = None,
-    person: str = "",
-    unit: Unit = ONE_ROW,
     log_likelihood: LogLikelihood | None = None,
-    suites: Sequence[str] = (),
-    repeats: int = 5,
-    max_rows: int = 20_000,
-    seed: int = 0,
     progress: bool | Progress = False,
+    **options: Unpack[EvaluationOptions],
 ) -> Evaluation:
     """Measure how good synthetic rows are: a first report, or with ``full`` everything, attacks on privacy included.
 
@@ -57,8 +48,9 @@ def evaluate(
     out. ``person`` names the column of both that identifies the person of a row, which need not be in the schema: real
     rows are then split, and attacked, by person. A synthesizer brings its guarantee with it; of a frame, ``guarantee``
     is the (epsilon, delta) that it was made under, if any, for adding or removing a ``unit``. ``metrics`` names what to
-    compute instead, as in ``["column-similarity", "membership-inference"]``. The other options, and all names of
-    metrics, are those of :func:`fedsynth.evaluation.evaluate.evaluate`.
+    compute instead, as in ``["column-similarity", "membership-inference"]``. All ``options`` are those of
+    :class:`~fedsynth.evaluation.settings.EvaluationSettings`; ``log_likelihood``, and the names of metrics, are those
+    of :func:`fedsynth.evaluation.evaluate.evaluate`.
 
     :attr:`Evaluation.frame <fedsynth.evaluation.evaluate.Evaluation.frame>` holds the scores,
     :meth:`~fedsynth.evaluation.evaluate.Evaluation.to_html` writes the report, and ``notes`` say what was not measured.
@@ -76,44 +68,29 @@ def evaluate(
     if any(holdout is rows for rows in sites):
         raise InvalidParameter("holdout is the frame that was fitted to; pass rows held out before (fs.split)")
     real = pd.concat(sites, ignore_index=True) if isinstance(train, Mapping) else train
-    neighbours: Neighbours = "add-remove"
-    card = None
+    settings, card = EvaluationSettings(**options), None
     if isinstance(synthetic, Synthesizer):
         schema, stated = synthetic.schema, synthetic.statement
         log_likelihood = log_likelihood or synthetic.log_likelihood
-        if stated is not None and guarantee is None:
-            unit, neighbours = stated.terms.unit, stated.terms.neighbours
-            proved = stated.private and not stated.seeded
+        if stated is not None and settings.guarantee is None:
+            terms, proved = stated.terms, stated.private and not stated.seeded
             guarantee = replace(stated.limit, epsilon=stated.epsilon) if proved else None
+            settings = msgspec.structs.replace(
+                settings, guarantee=guarantee, unit=terms.unit, neighbours=terms.neighbours
+            )
         card = synthetic.card
-        synthetic = synthetic.sample(len(real), seed)
+        synthetic = synthetic.sample(len(real), settings.seed)
     if schema is None:
         raise InvalidParameter("a frame of synthetic rows needs the schema that the sites agreed on: pass schema=...")
     plain = schema.plain(map(str, real.columns))
     evidence = EvaluationTables(
-        _encoded("real", real, plain, schema, person),
+        _encoded("real", real, plain, schema, settings.person),
         _encoded("synthetic", synthetic, plain, schema),
-        None if holdout is None else _encoded("hold-out", holdout, plain, schema, person),
+        None if holdout is None else _encoded("hold-out", holdout, plain, schema, settings.person),
         agreed=schema,
     )
     with shown(progress) as report:
-        found = measure(
-            evidence,
-            metrics=metrics,
-            full=full,
-            target=target,
-            sensitive=sensitive,
-            known=known,
-            guarantee=guarantee,
-            unit=unit,
-            neighbours=neighbours,
-            log_likelihood=log_likelihood,
-            suites=suites,
-            repeats=repeats,
-            max_rows=max_rows,
-            seed=seed,
-            progress=report,
-        )
+        found = measure(evidence, settings, log_likelihood=log_likelihood, progress=report)
     return replace(found, about=ReportTitle(date=datetime.date.today().isoformat()), card=card)
 
 

@@ -36,13 +36,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import Unsupported
 from fedsynth.evaluation.attacks import (
     AttackTargets,
     attribute_disclosure,
@@ -68,8 +68,9 @@ from fedsynth.evaluation.distances import (
 )
 from fedsynth.evaluation.features import MixedSpace, is_numeric
 from fedsynth.evaluation.persons import count_persons, numbered_persons, rows_per_person, take_persons
-from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, Verdict, holm
-from fedsynth.privacy.cost import ONE_ROW, Neighbours, Unit
+from fedsynth.evaluation.score import Estimate, EvaluationTables, Findings, Score, Verdict, holm
+from fedsynth.evaluation.settings import FIRST_REPORT, EvaluationSettings
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 
@@ -107,14 +108,6 @@ class RowLimits:
 
 
 @dataclass(frozen=True)
-class PrivacyScores:
-    """The result of :func:`privacy`: scores, and ``notes`` on the figures that were not computed, with the reason."""
-
-    scores: list[Score] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class UncorrectedScore:
     """One privacy figure before the correction for multiple testing.
 
@@ -137,58 +130,49 @@ class UncorrectedScore:
 
 def privacy(
     evidence: EvaluationTables,
+    settings: EvaluationSettings = FIRST_REPORT,
     *,
-    target: str = "",
-    sensitive: str = "",
-    known: Sequence[str] = (),
-    epsilon: float | None = None,
-    delta: float | None = None,
-    unit: Unit = ONE_ROW,
-    neighbours: Neighbours = "add-remove",
-    seed: int = 0,
     progress: Progress = ignore_progress,
     caps: RowLimits = RowLimits(),
     metrics: Collection[str] = tuple(TITLES),
-) -> PrivacyScores:
+) -> Findings:
     """Return the privacy figures named in ``metrics``, with verdicts, as far as the tables in ``evidence`` allow them.
 
+    - ``settings``: the target, the sensitive column (default: the target, else the last categorical column), the known
+      columns (default: the first four others, never the target), the guarantee with its unit and neighbours, and the
+      seed. Its ``metrics`` and the rest do not count.
     - ``metrics``: keys of :data:`TITLES` (default: all).
-    - ``sensitive``: the column that an attacker infers (default: the ``target`` that utility predicts, else the last
-      categorical column); ``known``: the columns that the attacker knows (default: the first four others, never the
-      target).
-    - ``epsilon``, ``delta``: those of the formal guarantee, None without one, with ``unit`` and ``neighbours``
-      (:class:`AttackBounds`).
-    - ``caps``: the largest numbers of rows used, except for exact matches; ``seed`` draws them.
+    - ``caps``: the largest numbers of rows used, except for exact matches.
 
     A figure does not depend on the other metrics measured; its p-value and its verdict are adjusted for the number of
-    figures. Raises :class:`InvalidParameter` for an invalid epsilon or delta, :class:`SchemaError` for an unknown
-    column, and :class:`Unsupported` if the known columns include the sensitive one or the target, or without
-    scikit-learn.
+    figures. Raises :class:`SchemaError` for an unknown column, and :class:`Unsupported` if the known columns include
+    the sensitive one or the target, or without scikit-learn.
     """
-    limits = AttackBounds.of(epsilon, delta, unit, neighbours).for_tables(evidence)
-    findings = PrivacyScores()
+    bounds = AttackBounds.of(settings)
+    limits = bounds.for_tables(evidence)
+    findings = Findings(notes=bounds.notes(evidence))
     undisclosed: list[str] = []
-    columns = _columns(evidence, target, sensitive, known, undisclosed)
+    columns = _columns(evidence, settings, undisclosed)
     if "attribute-disclosure" in metrics:
-        findings.notes.extend(undisclosed)
+        findings.missing.extend(undisclosed)
     space = MixedSpace.of(evidence.real)
     parts: dict[str, Callable[[np.random.Generator], Iterator[UncorrectedScore]]] = {
         "exact-matches": lambda rng: _exact(evidence),
-        "distance-to-real": lambda rng: _close(evidence, space, caps, rng, findings.notes),
+        "distance-to-real": lambda rng: _close(evidence, space, caps, rng, findings.missing),
         "nearer-to-training": lambda rng: _nearer(evidence, space, caps, rng),
-        "attribute-disclosure": lambda rng: _disclosure(evidence, columns, caps, rng, findings.notes),
+        "attribute-disclosure": lambda rng: _disclosure(evidence, columns, caps, rng, findings.missing),
         "membership-inference": lambda rng: _membership(evidence, space, caps, rng),
     }
     for skipped, why in _impossible(evidence, columns).items():
         del parts[skipped]
         if why and skipped in metrics:
-            findings.notes.append(f"{TITLES[skipped]}: not computed, {why}")
+            findings.missing.append(f"{TITLES[skipped]}: not computed, {why}")
     numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any choice of metrics
     attempts: list[UncorrectedScore] = []
     for done, name in enumerate(name for name in TITLES if name in parts):
         if name in metrics:
             progress(TITLES[name], done, len(parts))
-            found = parts[name](np.random.default_rng([seed, numbers[name]]))
+            found = parts[name](np.random.default_rng([settings.seed, numbers[name]]))
             attempts += [replace(one, score=replace(one.score, metric=name)) for one in found]
     findings.scores.extend(limits.with_bound(attempt) for attempt in _adjusted(attempts))
     progress("privacy", len(parts), len(parts))
@@ -222,32 +206,18 @@ def _chance(gap: float, *reaches: float) -> float:
 class AttackBounds:
     """Formal bounds on attacks under a differential privacy guarantee.
 
-    ``guarantee`` is its (epsilon, delta), None without one. ``unit`` is what it protects; ``neighbours`` says whether
+    ``guarantee`` is None without one. ``unit`` is what it protects; ``neighbours`` says whether
     it holds for adding or removing the unit, or for replacing it by another.
     """
 
-    guarantee: tuple[float, float] | None
+    guarantee: Budget | None
     unit: Unit = ONE_ROW
     neighbours: Neighbours = "add-remove"
 
     @classmethod
-    def of(
-        cls,
-        epsilon: float | None,
-        delta: float | None,
-        unit: Unit = ONE_ROW,
-        neighbours: Neighbours = "add-remove",
-    ) -> AttackBounds:
-        """Return the bounds of a guarantee; ``epsilon`` None means no guarantee, and a ``delta`` of None counts as 0.
-
-        Raises :class:`InvalidParameter` for a negative epsilon, a delta outside [0, 1], or a delta without an epsilon.
-        """
-        if epsilon is None:
-            if delta is not None:
-                raise InvalidParameter(f"delta = {delta} is not a guarantee without an epsilon; give both or neither")
-            return cls(None, unit, neighbours)
-        formal_auc_bound(epsilon, delta or 0.0)  # raises InvalidParameter for invalid values
-        return cls((epsilon, delta or 0.0), unit, neighbours)
+    def of(cls, settings: EvaluationSettings) -> AttackBounds:
+        """Return the bounds of the guarantee that the settings of an evaluation state."""
+        return cls(settings.guarantee, settings.unit, settings.neighbours)
 
     @property
     def protects(self) -> str:
@@ -291,7 +261,7 @@ class AttackBounds:
         elif self.guarantee is not None:
             found.append(
                 "Attacks are compared with the (epsilon, delta) guarantee stated for the table: "
-                f"({self.guarantee[0]:g}, {self.guarantee[1]:g}) for {self.protects}."
+                f"({self.guarantee.epsilon:g}, {self.guarantee.delta:g}) for {self.protects}."
             )
         if most > 1 and not evidence.by_person:
             found.append(
@@ -313,9 +283,10 @@ class AttackBounds:
             return score
         if self.guarantee is None:
             return score
-        limit = bound(*self.guarantee)
+        stated = self.guarantee.epsilon, self.guarantee.delta
+        limit = bound(*stated)
         beyond = attempt.contradicted_beyond or bound
-        replaced = self.guarantee if self.neighbours == "replace" else replacement_guarantee(*self.guarantee)
+        replaced = stated if self.neighbours == "replace" else replacement_guarantee(*stated)
         if 2 * score.synthetic.low - score.synthetic.value <= beyond(*replaced):
             return replace(
                 score,
@@ -329,22 +300,20 @@ class AttackBounds:
         return replace(score, bound=limit, verdict="alarm", says=says)
 
 
-def _columns(
-    evidence: EvaluationTables, target: str, sensitive: str, known: Sequence[str], notes: list[str]
-) -> Columns:
+def _columns(evidence: EvaluationTables, settings: EvaluationSettings, notes: list[str]) -> Columns:
     """Return the sensitive column and the known ones; None, with a note, if there are none."""
     schema = evidence.real.schema
     categories = [j for j in range(len(schema.names)) if not is_numeric(evidence.real, j)]
-    name = sensitive or target
+    name = settings.sensitive or settings.target
     if not name and not categories:
         notes.append("attribute disclosure: not computed, no column is categorical; name a sensitive column")
         return None
     inferred = schema.index(name) if name else categories[-1]
-    hidden = {inferred, *([schema.index(target)] if target else [])}
-    if not known:
+    hidden = {inferred, *([schema.index(settings.target)] if settings.target else [])}
+    if not settings.known:
         chosen = [j for j in range(len(schema.names)) if j not in hidden][:4]
     else:
-        chosen = [schema.index(one) for one in known]
+        chosen = [schema.index(one) for one in settings.known]
         if hidden & set(chosen):
             told = ", ".join(schema.names[j] for j in sorted(hidden & set(chosen)))
             raise Unsupported(f"known columns include the sensitive column or the target: {told}; name others")

@@ -10,7 +10,7 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -21,10 +21,11 @@ from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.report import Evaluation, ReportTitle, render_report
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.evaluation.settings import FIRST_REPORT, EvaluationSettings
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.files import load_object, read_text, refuse_format, write_whole
 from fedsynth.privacy.cost import Unit
-from fedsynth.progress import Progress
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.folder import RunFolder, written_kind
 from fedsynth.runs.job import DEMO_DATA
@@ -104,22 +105,26 @@ def run_evidence(run: RunFolder) -> EvaluationTables:
     return _evidence(run.rows(), run.synthetic())
 
 
-def measure_run(run: RunFolder, evidence: EvaluationTables, target: str = "", **options: Any) -> Evaluation:
-    """Evaluate a finished simulated run under its guarantee; ``evidence`` is its :func:`run_evidence`.
+def measure_run(
+    run: RunFolder,
+    evidence: EvaluationTables,
+    settings: EvaluationSettings = FIRST_REPORT,
+    progress: Progress = ignore_progress,
+) -> Evaluation:
+    """Evaluate a finished simulated run under its own guarantee; ``evidence`` is its :func:`run_evidence`.
 
-    ``target`` is by default the job's own; ``options`` are those of :func:`~fedsynth.evaluation.evaluate.evaluate`.
-    Raises :class:`~fedsynth.errors.FedsynthError` if a file of the run is missing.
+    The target is by default the job's own. Raises :class:`~fedsynth.errors.FedsynthError` if a file of the run is
+    missing.
     """
     summary = run_summary(run)
-    found = evaluate(
-        evidence,
-        target=target or run.job.target,
+    asked = msgspec.structs.replace(
+        settings,
+        target=settings.target or run.job.target,
         guarantee=summary.guarantee,
         unit=Unit(**summary.statement["unit"]),
         neighbours=summary.statement["neighbours"],
-        log_likelihood=run.synthesizer().log_likelihood,
-        **options,
     )
+    found = evaluate(evidence, asked, log_likelihood=run.synthesizer().log_likelihood, progress=progress)
     return replace(found, about=ReportTitle(data=data_name(run.job.data), date=today()))
 
 
@@ -165,8 +170,7 @@ def first_look(outcome: SimulatedRun, target: str, progress: Progress) -> Evalua
     rows = outcome.rows
     return evaluate(
         _evidence(rows, encode(rows.schema.plain(), outcome.synthetic)),
-        target=target,
+        EvaluationSettings(target=target, repeats=1),
         log_likelihood=outcome.synthesizer.log_likelihood,
-        repeats=1,
         progress=progress,
     )

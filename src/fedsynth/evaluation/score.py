@@ -101,6 +101,15 @@ def to_json(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=float))
 
 
+@dataclass(frozen=True)
+class Findings:
+    """One part of an evaluation: ``scores``, ``notes`` on how they were made, and what is ``missing``, with reasons."""
+
+    scores: list[Score] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True, eq=False)
 class EvaluationTables:
     """The tables of an evaluation: ``real`` training rows, ``synthetic`` rows, and a ``holdout`` of other real rows.
