@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ LEVELS = 10  # steps of colour to each side of zero in a heat map
 _WIDTH = 340.0  # of a plot in a card: fits a phone unscaled
 _HEIGHT = 168.0  # of the bars, unless categories need more
 _CHARACTER = 6.4  # mean width of a character of the axis text
+_BASE, _HIGH = _HEIGHT - 8, _HEIGHT - 26  # of upright bars: where zero is, and the largest height
 _SLOT = 32.0  # width for a separate bar (atom or tail) in a histogram
 _ROOM = 160.0  # least width for two texts above the bins of a histogram
 _LEAST = 1.5  # least height of a bar, so that a tail of few rows is visible
@@ -211,6 +212,55 @@ def lying_bars(
     return Chart(_WIDTH, bottom + 16, label, tuple(marks), tuple(texts))
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """The vertical axis of a histogram: a share of ``top`` has the full height."""
+
+    top: float
+
+    def height(self, share: float) -> float:
+        return max(share / self.top * _HIGH, _LEAST) if share else 0.0
+
+
+@dataclass(frozen=True)
+class _Histogram:
+    """The parts of a histogram as they are drawn; tooltips (``hits``) lie above all ``marks``."""
+
+    picture: ColumnPlotData
+    marks: list[Mark] = field(default_factory=list)
+    hits: list[Mark] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+
+    def add_bar(self, at: int, start: float, slot: float, axis: _Axis, under: str) -> None:
+        """Add a separate bar, the synthetic one inside the real one, in the middle of a slot."""
+        middle, wide = start + slot / 2, min(30.0, slot - 6)
+        real, synthetic = (axis.height(side[at]) for side in (self.picture.real, self.picture.synthetic))
+        self.marks.append(Mark("real", _box(middle - wide / 2, _BASE, wide, -real)))
+        self.marks.append(Mark("synthetic", _box(middle - wide / 5, _BASE, wide * 0.4, -synthetic)))
+        self.hits.append(Mark("hit", _box(start, 0, slot, _BASE), _tip(self.picture, at)))
+        self.texts.append(Text(middle, _BASE + 14, under, "middle"))
+
+    def add_bins(self, bins: Sequence[int], left: float, right: float, axis: _Axis) -> None:
+        """Add the bins, which fill the room from ``left`` to ``right``: real ones filled, synthetic ones as outline."""
+        real, synthetic = self.picture.real, self.picture.synthetic
+        step = (right - left) / len(bins)
+        filled = "".join(
+            _box(left + x * step + 0.5, _BASE, step - 1, -axis.height(real[at]))
+            for x, at in enumerate(bins)
+            if real[at]
+        )
+        outline = f"M{left:.4g} {_BASE:g}" + "".join(
+            f"V{_BASE - axis.height(synthetic[at]):.1f}H{left + (x + 1) * step:.1f}" for x, at in enumerate(bins)
+        )
+        self.marks.extend((Mark("real", filled), Mark("outline", f"{outline}V{_BASE:g}")))
+        for x, at in enumerate(bins):
+            self.hits.append(Mark("hit", _box(left + x * step, 0, step, _BASE), _tip(self.picture, at)))
+        first, middle, last = (_tick(self.picture.edges[at]) for at in (0, len(bins) // 2, -1))
+        self.texts.extend((Text(left, _BASE + 14, first), Text(right, _BASE + 14, last, "end")))
+        if sum(map(_columns, (first, last, middle))) * _CHARACTER + 24 < right - left and len(bins) > 1:
+            self.texts.append(Text(left + len(bins) // 2 * step, _BASE + 14, middle, "middle"))
+
+
 def _histogram(picture: ColumnPlotData, label: str) -> Chart:
     """Return bars of atoms, a histogram (real filled, synthetic as outline), and bars of tails and missing values.
 
@@ -218,96 +268,64 @@ def _histogram(picture: ColumnPlotData, label: str) -> Chart:
     their own, enlarged scale.
     """
     at_of = {role: [at for at, one in enumerate(picture.roles) if one == role] for role in _ROLES}
-    base, high = _HEIGHT - 8, _HEIGHT - 26
-    shares = list(zip(picture.real, picture.synthetic, strict=True))
-    alone = max((max(shares[at]) for at in at_of["value"] + at_of["missing"]), default=0.0)
-    top = max([1e-9, *(max(shares[at]) for role in ("below", "bin", "above") for at in at_of[role])])
+    highest = [max(both) for both in zip(picture.real, picture.synthetic, strict=True)]
+    alone = max((highest[at] for at in at_of["value"] + at_of["missing"]), default=0.0)
+    top = max([1e-9, *(highest[at] for role in ("below", "bin", "above") for at in at_of[role])])
     enlarged = alone > 2 * top
-    whole = alone if enlarged else max(top, alone)
-    part = top if enlarged else whole
-
-    def tall(share: float, most: float) -> float:
-        return max(share / most * high, _LEAST) if share else 0.0
-
-    marks = [Mark("rule", _line(0, base - high, _WIDTH, base - high)), Mark("rule", _line(0, base, _WIDTH, base))]
-    texts: list[Text] = []
-    hits: list[Mark] = []
-
-    def bar(at: int, start: float, slot: float, most: float, under: str) -> None:
-        one, two = shares[at]
-        middle, wide = start + slot / 2, min(30.0, slot - 6)
-        marks.append(Mark("real", _box(middle - wide / 2, base, wide, -tall(one, most))))
-        marks.append(Mark("synthetic", _box(middle - wide / 5, base, wide * 0.4, -tall(two, most))))
-        hits.append(Mark("hit", _box(start, 0, slot, base), _tip(picture, at)))
-        texts.append(Text(middle, base + 14, under, "middle"))
-
-    left, right = 0.0, _WIDTH
+    whole = _Axis(alone if enlarged else max(top, alone))
+    part = _Axis(top) if enlarged else whole
+    drawn = _Histogram(picture, _rules())
+    left, right, above = 0.0, _WIDTH, _BASE - _HIGH - 5
     for at in at_of["value"]:
-        slot = max(_SLOT, _columns(clip(picture.labels[at], 8)) * _CHARACTER + 8)
-        bar(at, left, slot, whole, clip(picture.labels[at], 8))
+        under = clip(picture.labels[at], 8)
+        slot = max(_SLOT, _columns(under) * _CHARACTER + 8)
+        drawn.add_bar(at, left, slot, whole, under)
         left += slot
     for at in at_of["missing"]:
         right -= 50.0
-        bar(at, right, 50.0, whole, "missing")
-    scales = [
-        Text(0 if at_of["value"] else _WIDTH, base - high - 5, percent(whole), "start" if at_of["value"] else "end")
-    ]
-    if at_of["value"]:
-        left += 10.0
-    if at_of["missing"]:
-        right -= 8.0
-    texts += scales if enlarged else [Text(0, base - high - 5, percent(whole))]
+        drawn.add_bar(at, right, 50.0, whole, "missing")
+    left += 10.0 if at_of["value"] else 0.0
+    right -= 8.0 if at_of["missing"] else 0.0
+    if enlarged and not at_of["value"]:
+        drawn.texts.append(Text(_WIDTH, above, percent(whole.top), "end"))
+    else:
+        drawn.texts.append(Text(0, above, percent(whole.top)))
     if enlarged:
-        texts.append(Text(left, base - high - 5, f"{percent(part)} (enlarged)"))
+        drawn.texts.append(Text(left, above, f"{percent(part.top)} (enlarged)"))
     if picture.logarithmic and right - left > _ROOM:
-        texts.append(Text(right, base - high - 5, "log axis", "end"))
-        marks += [Mark("rule", _line(x, 0, x, base)) for x in (left - 5, right + 4) if 0 < x < _WIDTH]
+        drawn.texts.append(Text(right, above, "log axis", "end"))
+        drawn.marks.extend(Mark("rule", _line(x, 0, x, _BASE)) for x in (left - 5, right + 4) if 0 < x < _WIDTH)
     for at in at_of["below"]:
-        bar(at, left, _SLOT, part, "less")
+        drawn.add_bar(at, left, _SLOT, part, "less")
         left += _SLOT + 2
     for at in at_of["above"]:
         right -= _SLOT
-        bar(at, right, _SLOT, part, "more")
+        drawn.add_bar(at, right, _SLOT, part, "more")
         right -= 2
-    bins = at_of["bin"]
-    step = (right - left) / len(bins)
-    filled = "".join(
-        _box(left + x * step + 0.5, base, step - 1, -tall(shares[at][0], part))
-        for x, at in enumerate(bins)
-        if shares[at][0]
-    )
-    outline = f"M{left:.4g} {base:g}" + "".join(
-        f"V{base - tall(shares[at][1], part):.1f}H{left + (x + 1) * step:.1f}" for x, at in enumerate(bins)
-    )
-    marks += [Mark("real", filled), Mark("outline", f"{outline}V{base:g}")]
-    hits += [Mark("hit", _box(left + x * step, 0, step, base), _tip(picture, at)) for x, at in enumerate(bins)]
-    ends = [_tick(picture.edges[0]), _tick(picture.edges[-1])]
-    texts += [Text(left, base + 14, ends[0]), Text(right, base + 14, ends[1], "end")]
-    middle = _tick(picture.edges[len(bins) // 2])
-    if sum(map(_columns, (*ends, middle))) * _CHARACTER + 24 < right - left and len(bins) > 1:
-        texts.append(Text(left + len(bins) // 2 * step, base + 14, middle, "middle"))
-    return Chart(_WIDTH, base + 20, label, (*marks, *hits), tuple(texts))
+    drawn.add_bins(at_of["bin"], left, right, part)
+    return Chart(_WIDTH, _BASE + 20, label, (*drawn.marks, *drawn.hits), tuple(drawn.texts))
+
+
+def _rules() -> list[Mark]:
+    """Return the lines of an upright plot at its top and at zero."""
+    return [Mark("rule", _line(0, y, _WIDTH, y)) for y in (_BASE - _HIGH, _BASE)]
 
 
 def _upright(picture: ColumnPlotData, label: str) -> Chart:
-    base, high = _HEIGHT - 8, _HEIGHT - 26
     slot = _WIDTH / len(picture.labels)
     wide = min(56.0, slot * 0.62)
     top = max(*picture.real, *picture.synthetic, 1e-9)
-    marks = [
-        Mark("rule", _line(0, base - high, _WIDTH, base - high)),
-        Mark("rule", _line(0, base, _WIDTH, base)),
-    ]
-    texts = [Text(0, base - high - 5, percent(top))]
+    marks = _rules()
+    texts = [Text(0, _BASE - _HIGH - 5, percent(top))]
     for at, (one, two) in enumerate(zip(picture.real, picture.synthetic, strict=True)):
         middle = (at + 0.5) * slot
         marks += [
-            Mark("real", _box(middle - wide / 2, base, wide, -one / top * high)),
-            Mark("synthetic", _box(middle - wide / 5, base, wide * 0.4, -two / top * high)),
-            Mark("hit", _box(at * slot, 0, slot, base), _tip(picture, at)),
+            Mark("real", _box(middle - wide / 2, _BASE, wide, -one / top * _HIGH)),
+            Mark("synthetic", _box(middle - wide / 5, _BASE, wide * 0.4, -two / top * _HIGH)),
+            Mark("hit", _box(at * slot, 0, slot, _BASE), _tip(picture, at)),
         ]
-        texts.append(Text(middle, base + 14, picture.labels[at], "middle", css="name"))
-    return Chart(_WIDTH, base + 20, label, tuple(marks), tuple(texts))
+        texts.append(Text(middle, _BASE + 14, picture.labels[at], "middle", css="name"))
+    return Chart(_WIDTH, _BASE + 20, label, tuple(marks), tuple(texts))
 
 
 def heat_map(names: Sequence[str], values: Sequence[Sequence[float]], limit: float, what: str) -> Chart:
