@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, run_directory, score
 
+from fedsynth.evaluation.metrics import METRICS
 from fedsynth.evaluation.plot_data import plot_data
 from fedsynth.evaluation.report import ReportTitle, render_report
 from fedsynth.evaluation.run_files import run_summary
-from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.rows import Table
 from fedsynth.runs.folder import RunFolder
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -96,7 +96,7 @@ def test_the_page_of_zeros_tails_and_lost_associations(tmp_path):
     ]
     scores = [replace(one, metric="membership-inference", bound=0.7, p_value=0.01) for one in attacks]
     lost = score("fidelity", "strong associations kept, above 0.3", 0.0, 1.0, details={"zeros × tail": (0.01, 0.6)})
-    scores.append(with_verdict(replace(lost, metric="associations-kept"), 900))
+    scores.append(METRICS["associations-kept"].judged(replace(lost, metric="associations-kept"), 900))
     about = ReportTitle(
         "A title that is longer than a telephone is wide, " + LONG[:40],
         "The Office <of> Statistics",

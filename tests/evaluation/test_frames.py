@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import get_type_hints
 
 import numpy as np
@@ -20,6 +22,7 @@ from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation.metrics import METRICS
+from fedsynth.evaluation.report import Evaluation, render_report
 from fedsynth.evaluation.score import EvaluationTables, value_of
 from fedsynth.evaluation.settings import EvaluationOptions, EvaluationSettings
 from fedsynth.schema import Categorical, Computed, Numeric, Rule, Schema
@@ -96,8 +99,12 @@ def test_an_unknown_metric_is_refused_with_the_nearest_spelling_and_the_list():
         InvalidParameter, match=r"no metric named 'x'; choose one of validity, means, associations-kept"
     ):
         judged(metrics=["x"])
-    with pytest.raises(InvalidParameter, match=r"'means:means' \(only fedsynth bench computes metrics of your own\)"):
+    with pytest.raises(Unsupported, match="cannot import 'means:means'"):
         judged(metrics=["means:means"])
+    with pytest.raises(
+        InvalidParameter, match=r"bench.metrics:spent' \(it must be a fedsynth.evaluation.metric.Metric"
+    ):
+        judged(metrics=["fedsynth.bench.metrics:spent"])
     with pytest.raises(Unsupported, match=r"'jensen-shanon'; for one of your own .*; did you mean 'jensen-shannon'\?"):
         find_metric("jensen-shanon")
 
@@ -136,6 +143,27 @@ def test_rows_without_anything_to_check_have_no_validity():
     assert list(found.frame["value"]) == [0.0, 0.0]
     with pytest.raises(Unsupported, match=r"validity cannot be measured on these tables: .* nothing to check"):
         fedsynth.evaluate(fresh, train=real, schema=schema, metrics=["validity"])
+
+
+def test_a_metric_of_another_package_is_one_file(tmp_path, monkeypatch):
+    documented = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text().split("## A metric of your own")[1]
+    (code,) = re.findall(r"```python\n(.*?)```", documented.split("\n## ")[0], re.DOTALL)
+    (tmp_path / "widths.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    narrow = rows(180, 1).assign(age=rows(180, 1)["age"] / 4 + 40, pay=rows(180, 1)["pay"] / 4)
+    found = fedsynth.evaluate(narrow, train=rows(200, 0), schema=SCHEMA, metrics=["widths:WIDTHS", "coverage"])
+    assert [score.metric for score in found.scores] == ["coverage", "widths"]
+    score = found.scores[1]
+    assert (score.name, score.best, score.verdict) == ("range used", 1.0, "alarm")
+    assert score.details["age"] == pytest.approx((0.25, 1.0), abs=0.05)
+    page = render_report(Evaluation.from_json(found.to_json()), None)
+    assert "Ranges of numbers are too narrow (range used)." in page
+    assert score.says in page
+    run = FinishedRun(encode(SCHEMA, rows(200, 0)), encode(SCHEMA, narrow))
+    assert find_metric("widths:WIDTHS")(run) == pytest.approx(score.synthetic.value, abs=0.05)
+    (tmp_path / "taken.py").write_text(code.replace('"widths"', '"coverage"'))
+    with pytest.raises(InvalidParameter, match="with a name of its own"):
+        judged(metrics=["taken:WIDTHS"])
 
 
 def test_rows_that_do_not_fit_the_schema_are_refused():

@@ -32,7 +32,7 @@ from fedsynth.evaluation.persons import (
     standard_error,
     take_persons,
 )
-from fedsynth.evaluation.privacy import AttackBounds, RowLimits, UncorrectedScore, privacy
+from fedsynth.evaluation.privacy import METRICS, AttackBounds, RowLimits, UncorrectedScore, privacy
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.report import Evaluation, attack_groups, render_report
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score
@@ -269,7 +269,9 @@ def test_texts_name_persons_and_their_unit():
     assert "the presence of one row" not in page
     honest = EvaluationTables(real, without_persons(visits(60, 20)), holdout)
     calm = privacy(
-        honest, EvaluationSettings(unit=Unit(4, 2), guarantee=Budget(0.5, 1e-6)), metrics=["membership-inference"]
+        honest,
+        EvaluationSettings(unit=Unit(4, 2), guarantee=Budget(0.5, 1e-6)),
+        metrics=[METRICS["membership-inference"]],
     )
     assert "presence of one person with up to 4 rows at each of up to 2 sites exceeds 0.622" in calm.scores[0].says
 

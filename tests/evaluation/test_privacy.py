@@ -16,7 +16,7 @@ from fedsynth.data.read import read_frame
 from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
-from fedsynth.evaluation.privacy import TITLES, RowLimits, privacy
+from fedsynth.evaluation.privacy import METRICS, RowLimits, privacy
 from fedsynth.evaluation.score import EvaluationTables, Findings, Score
 from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.privacy.cost import Budget
@@ -78,11 +78,11 @@ def test_attacks_come_before_distances_and_a_figure_is_the_same_in_any_choice():
     evidence = EvaluationTables(made(200, 0), made(200, 1), made(200, 2))
     found = privacy(evidence, caps=QUICK)
     order = list(dict.fromkeys(score.metric for score in found.scores))
-    assert order == list(TITLES)
+    assert order == list(METRICS)
     assert order[0] == "membership-inference"
     assert order[-1] == "distance-to-real"
-    for name in TITLES:
-        alone = privacy(evidence, caps=QUICK, metrics=(name,))
+    for name, metric in METRICS.items():
+        alone = privacy(evidence, caps=QUICK, metrics=[metric])
         of_all = [one for one in found.scores if one.metric == name]
         assert [repr(plain(one)) for one in alone.scores] == [repr(plain(one)) for one in of_all]
         # Among more figures, chance explains more.
@@ -101,7 +101,10 @@ def test_where_nothing_leaks_few_reports_have_any_verdict_but_good():
     for seed in range(40):
         evidence = EvaluationTables(made(200, 3 * seed), made(200, 3 * seed + 1), made(200, 3 * seed + 2))
         found = privacy(
-            evidence, EvaluationSettings(seed=seed), caps=caps, metrics=("membership-inference", "exact-matches")
+            evidence,
+            EvaluationSettings(seed=seed),
+            caps=caps,
+            metrics=[METRICS["membership-inference"], METRICS["exact-matches"]],
         )
         judged += any(verdict in ("review", "alarm") for verdict in verdicts(found).values())
         uncorrected += any(score.synthetic.low > score.best for score in found.scores if "AUC" in score.name)  # type: ignore[operator]

@@ -26,6 +26,8 @@ from tests.evaluation.report_example import (
 )
 
 from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.evaluation import privacy
+from fedsynth.evaluation.metrics import METRICS
 from fedsynth.evaluation.plot_data import Associations, PlotData
 from fedsynth.evaluation.report import (
     MEANINGS,
@@ -41,7 +43,7 @@ from fedsynth.evaluation.report import (
 from fedsynth.evaluation.run_files import run_summary
 from fedsynth.evaluation.score import Estimate, Score, Verdict
 from fedsynth.evaluation.summary import RunSummary
-from fedsynth.evaluation.verdicts import with_verdict, worst
+from fedsynth.evaluation.verdicts import worst
 from fedsynth.models.card import HiddenGroups, Limitations, LostColumn, ModelCard
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
@@ -203,7 +205,7 @@ def test_a_run_without_a_limit_is_called_not_private(tmp_path):
 def test_an_alarm_is_the_first_thing_in_the_summary():
     calm = evaluation()
     leak = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm")
-    leak = dataclasses.replace(leak, metric="attribute-disclosure")
+    leak = dataclasses.replace(leak, problem=privacy.METRICS["attribute-disclosure"].problem)
     found = page(dataclasses.replace(calm, scores=(*calm.scores, leak)))
     summary = flat(found.sections["summary"])
     assert summary.startswith(
@@ -658,7 +660,7 @@ def lossy() -> Evaluation:
     heaps = score("fidelity", "heaps kept", 0.5, 1.0, details={"n = 1,000": (0.007, 0.17), "n = 0": (0.1, 0.1)})
     scores = (dataclasses.replace(kept, metric="associations-kept"), dataclasses.replace(heaps, metric="heaps"))
     base = evaluation(target="")
-    return dataclasses.replace(base, scores=(*(with_verdict(one, 1000) for one in scores), *base.scores))
+    return dataclasses.replace(base, scores=(*(METRICS[one.metric].judged(one, 1000) for one in scores), *base.scores))
 
 
 def test_lost_associations_and_heaps_stand_in_the_summary_strongest_first():

@@ -18,9 +18,10 @@ from fedsynth.evaluation.dependence import (
     strong_correlations,
 )
 from fedsynth.evaluation.evaluate import evaluate
+from fedsynth.evaluation.metrics import METRICS
 from fedsynth.evaluation.score import EvaluationTables, Score
 from fedsynth.evaluation.settings import EvaluationSettings
-from fedsynth.evaluation.verdicts import means, with_verdict, worst
+from fedsynth.evaluation.verdicts import means, worst
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -29,7 +30,7 @@ def judged(
     metric: str, value: float, reference: float, details: dict[str, tuple[float, float]], rows: int = 1000
 ) -> Score:
     made = dataclasses.replace(score("fidelity", "x", value, reference, details=details), metric=metric)
-    return with_verdict(made, rows)
+    return METRICS[metric].judged(made, rows)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def amounts(values: NDArray[np.float64], persons: NDArray[np.uint64] | None = No
 def means_of(real: NDArray[np.float64], synthetic: NDArray[np.float64]) -> Score:
     found = means(amounts(real), amounts(synthetic))
     assert found is not None
-    assert found.metric == "means"
+    assert found.problem == "Means of columns are wrong"
     return found
 
 

@@ -23,6 +23,7 @@ from fedsynth.cliques import Workload, random_workload
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
 from fedsynth.evaluation.evaluate import evaluate
+from fedsynth.evaluation.metric import Comparisons, Metric
 from fedsynth.evaluation.metrics import METRICS, difference_of_matrices
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import EvaluationTables, Score, value_of
@@ -104,23 +105,26 @@ def find_metric(name: str) -> Measure:
     imported.
     """
     if ":" in name:
-        return cast(Measure, named(name))
+        return _measure(named(name), name)
     known = {**METRICS, **MEASURES}
     other = installed("fedsynth.metrics", known, name)
-    if name in MEASURES:
-        return MEASURES[name]
-    if name in METRICS:
-        return partial(evaluation, metrics=[name]) if METRICS[name].comparisons is None else partial(_compared, name)
+    if name in known:
+        return MEASURES.get(name) or _measure(METRICS[name], name)
     if name in other:
-        return cast(Measure, load(other[name]))
+        return _measure(load(other[name]), name)
     raise Unsupported(
         f"no metric named {name!r}; for one of your own write package.module:function; {nearest(name, known)}"
     )
 
 
-def _compared(name: str, run: FinishedRun, test: bool = False) -> float | Mapping[str, float]:
-    comparisons = METRICS[name].comparisons
-    assert comparisons is not None
+def _measure(found: Any, name: str) -> Measure:
+    """Return the measure of a metric of evaluations, or a function as it is."""
+    if not isinstance(found, Metric):
+        return cast(Measure, found)
+    return partial(evaluation, metrics=[name]) if found.comparisons is None else partial(_compared, found.comparisons)
+
+
+def _compared(comparisons: Comparisons, run: FinishedRun, test: bool = False) -> float | Mapping[str, float]:
     real = run.test if test else run.real
     found = {one.part: value_of(one.compare(real, run.synthetic)) for one in comparisons(real, run.seed)}
     return found.get("", found)
@@ -420,7 +424,7 @@ def distance_to_real(run: FinishedRun, rows: int = 2_000, points: int = 20_000) 
 def _attacked(run: FinishedRun, metric: str, rows: int, points: int) -> list[Score]:
     """Return the scores of one privacy metric; raises :class:`Unsupported` with the reason if there are none."""
     caps = privacy.RowLimits(queries=rows, points=points, targets=rows)
-    found = privacy.privacy(run, EvaluationSettings(seed=run.seed), caps=caps, metrics=(metric,))
+    found = privacy.privacy(run, EvaluationSettings(seed=run.seed), caps=caps, metrics=[privacy.METRICS[metric]])
     if not found.scores:
         raise Unsupported("; ".join(found.missing) or f"{metric} cannot be measured on these tables")
     return found.scores

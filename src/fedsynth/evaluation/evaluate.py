@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedsynth.encoding import broken
-from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest, number_of
+from fedsynth.errors import DataWarning, Unsupported, number_of
 from fedsynth.evaluation import fidelity, privacy
-from fedsynth.evaluation.metrics import FIRST, METRICS, Comparison, Metric
+from fedsynth.evaluation.metric import Metric
+from fedsynth.evaluation.metrics import METRICS, metric_named
 from fedsynth.evaluation.persons import count_persons, standard_error, take_persons
 from fedsynth.evaluation.plot_data import plot_data
 from fedsynth.evaluation.references import cached
@@ -32,13 +32,11 @@ from fedsynth.evaluation.score import (
 from fedsynth.evaluation.settings import FIRST_REPORT, EvaluationSettings
 from fedsynth.evaluation.suites import find_suite, one_thread
 from fedsynth.evaluation.utility import utility
-from fedsynth.evaluation.verdicts import means, with_verdict
 from fedsynth.privacy.cost import ProtectedChange
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema.misfits import with_lines
 
-_COMPARED = {name for name, metric in METRICS.items() if metric.comparisons}
 _FIRST_ONLY = (
     "This is a first report. Attacks on privacy, detection by classifiers, further distances, and further learners and "
     "draws of their training rows were not measured: add --full (in Python: full=True)."
@@ -61,8 +59,9 @@ def evaluate(
     """Measure fidelity and utility of a synthetic table, and privacy if ``full``, beside references from real rows.
 
     - ``settings``: what is measured, and how. ``metrics`` are names from
-      :data:`~fedsynth.evaluation.metrics.METRICS`; a first report has :data:`~fedsynth.evaluation.metrics.FIRST`, and
-      attribute disclosure if ``sensitive`` or ``known`` is given. The notes say what was left out.
+      :data:`~fedsynth.evaluation.metrics.METRICS` or metrics of other packages
+      (:func:`~fedsynth.evaluation.metrics.metric_named`). A first report has attribute disclosure if ``sensitive`` or
+      ``known`` is given. The notes say what was left out.
     - ``log_likelihood``: if the model has one, each row's log-likelihood in nats, shape ``(rows,)``, of a table.
     - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all: attacks, and the reference of
       the likelihood, are about them alone.
@@ -82,21 +81,21 @@ def evaluate(
     _warn_of_rows_left_out(evidence)
     for name in filter(None, (settings.target, settings.sensitive, *settings.known)):
         evidence.real.schema.index(name)
-    wanted = _wanted(settings)
+    metrics = _wanted(settings)
     for suite in settings.suites:
         find_suite(suite)
     seen = evidence if fitted is None else replace(evidence, real=fitted)
     _warn_of_seen_rows(seen)
-    alike = _fidelity(evidence, settings, wanted, progress)
-    if "likelihood" in wanted and log_likelihood is not None and evidence.holdout is not None:
+    alike = _fidelity(evidence, settings, metrics, progress)
+    if METRICS["likelihood"] in metrics and log_likelihood is not None and evidence.holdout is not None:
         alike.scores.append(_likelihood_score(seen, log_likelihood, settings))
-    useful = _utility(evidence, settings, progress) if "learning" in wanted else Findings()
-    attacks = [name for name in wanted if name in privacy.TITLES]
+    useful = _utility(evidence, settings, progress) if METRICS["learning"] in metrics else Findings()
+    attacks = [metric for metric in metrics if isinstance(metric, privacy.PrivacyMetric)]
     private = privacy.privacy(seen, settings, metrics=attacks, progress=progress) if attacks else Findings()
     scores = (*alike.scores, *useful.scores, *private.scores)
     missing = (*useful.missing, *private.missing)
     if settings.metrics is not None:
-        _refuse_unmeasured(settings.metrics, scores, missing)
+        _refuse_unmeasured(metrics, scores, missing)
     bounds = privacy.AttackBounds.of(settings)
     real, synthetic, holdout = evidence.real, evidence.synthetic, evidence.holdout
     return Evaluation(
@@ -133,36 +132,22 @@ def forecast(evidence: EvaluationTables, settings: EvaluationSettings = FIRST_RE
     return 2 + 5.5 * columns + pairs / 2 + 12 * targets * many / 15 * (0.3 + 0.7 * searched) + 7 * learner
 
 
-def _wanted(settings: EvaluationSettings) -> Sequence[str]:
-    """Return the names of the metrics to measure; raises :class:`InvalidParameter` for an unknown one."""
-    if settings.first:
-        return *FIRST, *(["attribute-disclosure"] if settings.sensitive or settings.known else [])
-    wanted = tuple(METRICS) if settings.metrics is None else settings.metrics
-    for name in wanted:
-        if name not in METRICS:
-            own = " (only fedsynth bench computes metrics of your own)" if ":" in name else ""
-            raise InvalidParameter(f"no metric named {name!r}{own}; {nearest(name, METRICS)}")
-    return wanted
+def _wanted(settings: EvaluationSettings) -> list[Metric]:
+    """Return the metrics to measure in the order of a report, those of other packages last."""
+    if settings.metrics is not None:
+        named = {metric.name: metric for metric in map(metric_named, settings.metrics)}
+        return [named[name] for name in dict.fromkeys((*METRICS, *named)) if name in named]
+    asked = {"attribute-disclosure"} if settings.sensitive or settings.known else set()
+    return [one for one in METRICS.values() if settings.full or one.first or one.name in asked]
 
 
-def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons: Sequence[str]) -> None:
+def _refuse_unmeasured(metrics: Sequence[Metric], scores: Sequence[Score], reasons: Sequence[str]) -> None:
     """Raise :class:`Unsupported`, with the reasons, if a metric that was named has no score."""
-    unmeasured = [name for name in metrics if name not in {score.metric for score in scores}]
-    if not unmeasured:
-        return
-    why = [reason.rstrip(".") for reason in reasons]
-    if "likelihood" in unmeasured:
-        why.append("a likelihood needs hold-out rows and a model that has a likelihood")
-    if "means" in unmeasured:
-        why.append("there is no numeric column with a known value")
-    if "validity" in unmeasured:
-        why.append("the schema has no rule, and the tables no derived column, so there is nothing to check")
-    if _COMPARED & set(unmeasured):
-        why.append(
-            "they have too few columns of the type that the metric compares, no strongly associated pair, or no value "
-            "that many rows share"
-        )
-    raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
+    measured = {score.metric for score in scores}
+    if unmeasured := [metric for metric in metrics if metric.name not in measured]:
+        why = [*(reason.rstrip(".") for reason in reasons), *dict.fromkeys(metric.needs for metric in unmeasured)]
+        names = ", ".join(metric.name for metric in unmeasured)
+        raise Unsupported(f"{names} cannot be measured on these tables: {'; '.join(filter(None, why))}")
 
 
 def _warn_of_rows_left_out(evidence: EvaluationTables) -> None:
@@ -201,37 +186,41 @@ def _row_keys(table: Table) -> NDArray[np.uint64]:
 
 
 def _fidelity(
-    evidence: EvaluationTables, settings: EvaluationSettings, wanted: Collection[str], progress: Progress
+    evidence: EvaluationTables, settings: EvaluationSettings, metrics: Sequence[Metric], progress: Progress
 ) -> Findings:
-    """Return the scores of the ``wanted`` fidelity metrics, the likelihood's excepted."""
-    findings = Findings(_validity(evidence) if "validity" in wanted else [])
-    if "means" in wanted and (found_means := means(evidence.real, evidence.synthetic)):
-        findings.scores.append(found_means)
-    if not _COMPARED & set(wanted):
+    """Return the scores of those metrics that are measured once, or that compare rows."""
+    of_all = [(metric, metric.of_all(evidence)) for metric in metrics if metric.of_all is not None]
+    findings = Findings([replace(score, metric=metric.name) for metric, score in of_all if score is not None])
+    if not any(metric.comparisons for metric in metrics):
         return findings
     trials = list(evidence.trials(settings.repeats, settings.max_rows, settings.seed))
     findings.notes.append(_comparison(evidence, trials))
-    chosen = _chosen(evidence.sample(evidence.real, settings.max_rows, settings.seed), settings.seed, wanted)
-    for done, one in enumerate(chosen):
+    real = evidence.sample(evidence.real, settings.max_rows, settings.seed)
+    chosen = [
+        (metric, comparison)
+        for metric in metrics
+        if metric.comparisons is not None
+        for comparison in metric.comparisons(real, settings.seed)
+    ]
+    for done, (metric, comparison) in enumerate(chosen):
         progress("fidelity", done, len(chosen))
+        title = ", ".join(filter(None, (metric.title, comparison.part)))
+        sizes = (len(trial.reference) for trial in trials)
         references = cached(
             (evidence.real, evidence.holdout),
-            (
-                *(one.title, settings.repeats, settings.max_rows, settings.seed),
-                *(len(trial.reference) for trial in trials),
-            ),
-            partial(of_references, trials, one.comparison.compare),
+            (title, settings.repeats, settings.max_rows, settings.seed, *sizes),
+            partial(of_references, trials, comparison.compare),
         )
         score = over_trials(
-            one.title,
+            title,
             trials,
-            one.comparison.compare,
-            best=one.metric.best,
+            comparison.compare,
+            best=metric.best,
             reference_is=evidence.reference_is,
-            note=one.comparison.note,
+            note=comparison.note,
             references=references,
         )
-        findings.scores.append(with_verdict(replace(score, metric=one.name), len(trials[0].synthetic)))
+        findings.scores.append(metric.judged(replace(score, metric=metric.name), len(trials[0].synthetic)))
     progress("fidelity", len(chosen), len(chosen))
     return findings
 
@@ -262,31 +251,6 @@ def _utility(evidence: EvaluationTables, settings: EvaluationSettings, progress:
     return findings
 
 
-def _validity(evidence: EvaluationTables) -> list[Score]:
-    """Return the share of rows that violate a rule, or a bound of a derived column, if these rows have any to check."""
-    agreed = evidence.agreed
-    if agreed is None or not (agreed.rules or agreed.derives):
-        return []
-    synthetic, real = (broken(agreed, table) for table in (evidence.synthetic, evidence.real))
-    if not synthetic:  # the only derived columns are computed ones that the tables lack
-        return []
-    shares = [float(np.logical_or.reduce(list(masks.values())).mean()) for masks in (synthetic, real)]
-    details = {said: (float(mask.mean()), float(real[said].mean())) for said, mask in synthetic.items()}
-    return [
-        Score(
-            "fidelity",
-            METRICS["validity"].title,
-            Estimate(shares[0]),
-            Estimate(shares[1]),
-            "the real rows",
-            0.0,
-            "share of rows that violate a rule of the schema or a bound of a derived column",
-            details,
-            metric="validity",
-        )
-    ]
-
-
 def _comparison(evidence: EvaluationTables, trials: Sequence[Resample]) -> str:
     """Return a note on the rows of the fidelity comparisons: how many, and where they come from."""
     one = trials[0]
@@ -300,29 +264,6 @@ def _comparison(evidence: EvaluationTables, trials: Sequence[Resample]) -> str:
         f"{len(one.synthetic):,} synthetic rows were drawn, as many as the reference has. "
         "Bands: 1.96 standard deviations of one comparison."
     )
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """A fidelity score to compute: the metric with its name, and which rows it compares how."""
-
-    name: str
-    metric: Metric
-    comparison: Comparison
-
-    @property
-    def title(self) -> str:
-        return ", ".join(filter(None, (self.metric.title, self.comparison.part)))
-
-
-def _chosen(real: Table, seed: int, wanted: Container[str]) -> list[_Chosen]:
-    """Return those of the ``wanted`` fidelity scores that apply to the schema and to the real rows."""
-    return [
-        _Chosen(name, metric, comparison)
-        for name, metric in METRICS.items()
-        if name in wanted and metric.comparisons is not None
-        for comparison in metric.comparisons(real, seed)
-    ]
 
 
 def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood, settings: EvaluationSettings) -> Score:

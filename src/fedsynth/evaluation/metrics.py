@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -16,9 +15,12 @@ import numpy as np
 
 from fedsynth import rows
 from fedsynth.cliques import Workload, random_workload
-from fedsynth.errors import number_of
-from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
-from fedsynth.evaluation.score import Details, Family, Measured
+from fedsynth.encoding import broken
+from fedsynth.errors import InvalidParameter, nearest, number_of
+from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity, verdicts
+from fedsynth.evaluation.metric import Comparison, Comparisons, Metric
+from fedsynth.evaluation.score import Details, Estimate, EvaluationTables, Measured, Score
+from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table
 
 Item = TypeVar("Item")
@@ -27,36 +29,6 @@ _PLANES = 30  # pairs of numbers with an exact transport distance
 _COLUMNS = 40  # columns of an association matrix
 _MARGINALS = 64
 _POINTS = 500  # rows of a transport distance: its time grows with their cube
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One score of an evaluation: ``compare`` maps real rows and others to what it has :data:`Measured`.
-
-    ``part`` tells it from other scores of the same metric ("" if it is the only one); ``note`` says what it compares.
-    """
-
-    compare: Callable[[Table, Table], Measured]
-    note: str = ""
-    part: str = ""
-
-
-Comparisons = Callable[[Table, int], Iterator[Comparison]]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric of synthetic rows, as evaluations have it.
-
-    - ``title``: that of its scores. ``best``: the value of a perfect table, None if there is none.
-    - ``comparisons``: maps real rows and a seed to the scores that apply to them; None if an evaluation computes it in
-      another way.
-    """
-
-    title: str
-    best: float | None = None
-    comparisons: Comparisons | None = None
-    family: Family = "fidelity"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -155,58 +127,127 @@ def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item
     return [items[at] for at in kept], f"{most} random {what} of {len(items):,}"
 
 
+def _validity(tables: EvaluationTables) -> Score | None:
+    """Return the share of rows that violate a rule, or a bound of a derived column, if these rows have any to check."""
+    agreed = tables.agreed
+    if agreed is None or not (agreed.rules or agreed.derives):
+        return None
+    synthetic, real = (broken(agreed, table) for table in (tables.synthetic, tables.real))
+    if not synthetic:  # the only derived columns are computed ones that the tables lack
+        return None
+    shares = [float(np.logical_or.reduce(list(masks.values())).mean()) for masks in (synthetic, real)]
+    return Score(
+        "fidelity",
+        "rows that break a rule",
+        Estimate(shares[0]),
+        Estimate(shares[1]),
+        "the real rows",
+        0.0,
+        "share of rows that violate a rule of the schema or a bound of a derived column",
+        {said: (float(mask.mean()), float(real[said].mean())) for said, mask in synthetic.items()},
+    )
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # All metrics
 
-METRICS: dict[str, Metric] = {
-    "validity": Metric("rows that break a rule", 0.0),
-    "means": Metric("means kept", 1.0),
-    "associations-kept": Metric("strong associations kept", 1.0, _associations_kept),
-    "correlations-kept": Metric("strong correlations kept", 1.0, _correlations_kept),
-    "heaps": Metric("heaps kept", 1.0, _heaps),
-    "quantiles": Metric("quantile error", 0.0, _quantiles),
-    "column-similarity": Metric("column similarity", 1.0, _one(similarity.column_similarity)),
-    "pair-similarity": Metric("pair similarity", 1.0, _of_pairs(similarity.pair_similarity)),
-    "pair-similarity-deciles": Metric(
-        "pair similarity (numbers cut at deciles)", 1.0, _of_pairs(similarity.pair_similarity_by_deciles, mixed=True)
+_BUILT_IN = (
+    Metric(
+        "validity",
+        "rows that break a rule",
+        0.0,
+        of_all=_validity,
+        needs="the schema has no rule, and the tables no derived column, so there is nothing to check",
+        first=True,
     ),
-    "coverage": Metric("coverage", 1.0, _one(similarity.coverage)),
-    "missing-values-similarity": Metric("missing values similarity", 1.0, _missing),
-    "association-difference": Metric("association difference", 0.0, _of_pairs(dependence.association_differences)),
-    "correlation-difference": Metric("pairwise correlation difference", 0.0, _correlation_difference),
-    "propensity": Metric("propensity MSE", 0.0, _one(detection.propensity_mse, "between 0 and 0.25", seeded=True)),
-    "log-cluster": Metric(
-        "log-cluster (20 clusters)", None, _one(detection.log_cluster, "lower is better", seeded=True)
+    Metric(
+        "means",
+        "means kept",
+        1.0,
+        of_all=lambda tables: verdicts.means(tables.real, tables.synthetic),
+        needs="there is no numeric column with a known value",
+        first=True,
     ),
-    "hellinger": Metric("Hellinger distance (20 bins)", 0.0, _one(fidelity.hellinger)),
-    "hellinger-100": Metric("Hellinger distance (100 bins)", 0.0, _one(partial(fidelity.hellinger, bins=100))),
-    "jensen-shannon": Metric(
-        "Jensen-Shannon divergence", 0.0, _one(fidelity.jensen_shannon, "categorical columns, in bits", "categories")
+    Metric("associations-kept", "strong associations kept", 1.0, _associations_kept, verdicts.ASSOCIATIONS, first=True),
+    Metric("correlations-kept", "strong correlations kept", 1.0, _correlations_kept, verdicts.CORRELATIONS, first=True),
+    Metric("heaps", "heaps kept", 1.0, _heaps, verdicts.HEAPS, first=True),
+    Metric("quantiles", "quantile error", 0.0, _quantiles, verdicts.QUANTILES, first=True),
+    Metric(
+        "column-similarity", "column similarity", 1.0, _one(similarity.column_similarity), verdicts.COLUMNS, first=True
     ),
-    "jensen-shannon-distance": Metric(
+    Metric("pair-similarity", "pair similarity", 1.0, _of_pairs(similarity.pair_similarity), first=True),
+    Metric(
+        "pair-similarity-deciles",
+        "pair similarity (numbers cut at deciles)",
+        1.0,
+        _of_pairs(similarity.pair_similarity_by_deciles, mixed=True),
+    ),
+    Metric("coverage", "coverage", 1.0, _one(similarity.coverage)),
+    Metric("missing-values-similarity", "missing values similarity", 1.0, _missing, first=True),
+    Metric("association-difference", "association difference", 0.0, _of_pairs(dependence.association_differences)),
+    Metric("correlation-difference", "pairwise correlation difference", 0.0, _correlation_difference),
+    Metric(
+        "propensity",
+        "propensity MSE",
+        0.0,
+        _one(detection.propensity_mse, "between 0 and 0.25", seeded=True),
+        verdicts.PROPENSITY,
+    ),
+    Metric(
+        "log-cluster", "log-cluster (20 clusters)", None, _one(detection.log_cluster, "lower is better", seeded=True)
+    ),
+    Metric("hellinger", "Hellinger distance (20 bins)", 0.0, _one(fidelity.hellinger)),
+    Metric("hellinger-100", "Hellinger distance (100 bins)", 0.0, _one(partial(fidelity.hellinger, bins=100))),
+    Metric(
+        "jensen-shannon",
+        "Jensen-Shannon divergence",
+        0.0,
+        _one(fidelity.jensen_shannon, "categorical columns, in bits", "categories"),
+    ),
+    Metric(
+        "jensen-shannon-distance",
         "Jensen-Shannon distance",
         0.0,
         _one(fidelity.jensen_shannon_distance, "the divergence's square root", "categories"),
     ),
-    "wasserstein": Metric(
+    Metric(
+        "wasserstein",
         "Wasserstein distance",
         0.0,
         _one(fidelity.wasserstein, "numeric columns, as a fraction of the real range", "numbers"),
     ),
-    "wasserstein-2d": Metric("2-way Wasserstein distance", 0.0, _wasserstein_2d),
-    "workload-error": Metric("workload error", 0.0, _workload_errors),
-    "range-queries": Metric(
-        "range queries, 2-way", 0.0, _one(fidelity.range_query_error, "1000 random queries", seeded=True)
+    Metric("wasserstein-2d", "2-way Wasserstein distance", 0.0, _wasserstein_2d),
+    Metric("workload-error", "workload error", 0.0, _workload_errors, first=True),
+    Metric(
+        "range-queries",
+        "range queries, 2-way",
+        0.0,
+        _one(fidelity.range_query_error, "1000 random queries", seeded=True),
     ),
-    "likelihood": Metric("negative log-likelihood of a held-out row"),
-    "learning": Metric("utility", family="utility"),
-    **{name: Metric(title, family="privacy") for name, title in privacy.TITLES.items()},
-    "membership-inference": Metric("membership inference", family="privacy"),
-    "distance-to-real": Metric("distances to real rows", family="privacy"),
-}
-"""The metrics of evaluations by name, in the order of a report."""
-FIRST = (
-    *("validity", "means", "associations-kept", "correlations-kept", "heaps", "quantiles", "column-similarity"),
-    *("pair-similarity", "missing-values-similarity", "workload-error", "likelihood", "learning", "exact-matches"),
+    Metric(
+        "likelihood",
+        "negative log-likelihood of a held-out row",
+        needs="a likelihood needs hold-out rows and a model that has a likelihood",
+        first=True,
+    ),
+    Metric("learning", "utility", needs="", first=True, family="utility"),
 )
-"""The metrics of a first report: what costs seconds, and shows what is lost."""
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (*_BUILT_IN, *privacy.METRICS.values())}
+"""The metrics of evaluations by name, in the order of a report; a first report has those that cost seconds."""
+
+
+def metric_named(name: str) -> Metric:
+    """Return a metric of evaluations: one of :data:`METRICS`, or another package's :class:`Metric`.
+
+    That is named by an entry point in the group ``fedsynth.metrics``, or as ``package.module:NAME``. Raises
+    :class:`InvalidParameter` for an unknown name, for something else than a :class:`Metric`, and for one that has the
+    name of one of :data:`METRICS`, and :class:`Unsupported` for one that cannot be imported.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    entry = installed("fedsynth.metrics", METRICS, name).get(name)
+    found = named(name) if ":" in name else None if entry is None else load(entry)
+    if isinstance(found, Metric) and found.name not in METRICS:
+        return found
+    own = "" if found is None else " (it must be a fedsynth.evaluation.metric.Metric with a name of its own)"
+    raise InvalidParameter(f"no metric named {name!r}{own}; {nearest(name, METRICS)}")

@@ -35,7 +35,7 @@ of one person that resemble each other, and the 20 are persons.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -67,28 +67,21 @@ from fedsynth.evaluation.distances import (
     share_of,
 )
 from fedsynth.evaluation.features import MixedSpace, is_numeric
+from fedsynth.evaluation.metric import Metric
 from fedsynth.evaluation.persons import count_persons, numbered_persons, rows_per_person, take_persons
-from fedsynth.evaluation.score import Estimate, EvaluationTables, Findings, Score, Verdict, holm
+from fedsynth.evaluation.score import Estimate, EvaluationTables, Family, Findings, Score, Verdict, holm
 from fedsynth.evaluation.settings import FIRST_REPORT, EvaluationSettings
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 
-# Names of metrics, and their titles in progress messages and notes, in the order of a report: attacks come before
-# distances, which do not measure privacy.
-TITLES: Mapping[str, str] = {
-    "membership-inference": "membership inference",
-    "attribute-disclosure": "attribute disclosure",
-    "nearer-to-training": "nearer to training or hold-out rows",
-    "exact-matches": "exact matches",
-    "distance-to-real": "distances to real rows",
-}
 _FEW = 20  # rows; with fewer, the large-sample bands are not reliable
 _FPR = 0.01
+_NO_HOLDOUT = "it needs hold-out rows that the synthesizer never saw; hold some out"
 _LEVEL = 0.05  # family-wise: probability that chance gives any figure a verdict other than good
 _Z = 1.959964  # 95 % of a normal law
 Bound = Callable[[float, float], float]  # of epsilon and delta
-Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the known ones
+Columns = tuple[int, tuple[int, ...]]  # the sensitive column and the known ones
 
 
 @dataclass(frozen=True)
@@ -128,20 +121,59 @@ class UncorrectedScore:
     calm: str = ""
 
 
+@dataclass(frozen=True)
+class PrivacyStudy:
+    """What the figures of one evaluation are computed from.
+
+    ``columns`` are the sensitive column and the known ones, or why there are none, in words. Figures add to
+    ``missing`` what they do not compute, with the reason.
+    """
+
+    evidence: EvaluationTables
+    space: MixedSpace
+    caps: RowLimits
+    columns: Columns | str
+    missing: list[str]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many training, synthetic and hold-out rows there are (of real ones: persons); 0 without a hold-out."""
+        real, holdout = self.evidence.real, self.evidence.holdout
+        return count_persons(real), len(self.evidence.synthetic), 0 if holdout is None else count_persons(holdout)
+
+    @property
+    def of(self) -> str:
+        """What follows a number of rows of each kind in a sentence."""
+        return ", the real ones of as many persons" if self.evidence.by_person else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyMetric(Metric):
+    """A metric of privacy: ``figures`` are computed from a study unless it is ``impossible``, for a reason in words.
+
+    ``problem`` is what a verdict other than good means, for readers who do not know the metric.
+    """
+
+    figures: Callable[[PrivacyStudy, np.random.Generator], Iterator[UncorrectedScore]]
+    impossible: Callable[[PrivacyStudy], str] = lambda study: ""
+    problem: str = ""
+    needs: str = ""
+    family: Family = "privacy"
+
+
 def privacy(
     evidence: EvaluationTables,
     settings: EvaluationSettings = FIRST_REPORT,
     *,
     progress: Progress = ignore_progress,
     caps: RowLimits = RowLimits(),
-    metrics: Collection[str] = tuple(TITLES),
+    metrics: Sequence[PrivacyMetric] | None = None,
 ) -> Findings:
-    """Return the privacy figures named in ``metrics``, with verdicts, as far as the tables in ``evidence`` allow them.
+    """Return the figures of some ``metrics`` (default: all), with verdicts, as far as the ``evidence`` allows them.
 
     - ``settings``: the target, the sensitive column (default: the target, else the last categorical column), the known
       columns (default: the first four others, never the target), the guarantee with its unit and neighbours, and the
       seed. Its ``metrics`` and the rest do not count.
-    - ``metrics``: keys of :data:`TITLES` (default: all).
     - ``caps``: the largest numbers of rows used, except for exact matches.
 
     A figure does not depend on the other metrics measured; its p-value and its verdict are adjusted for the number of
@@ -151,31 +183,24 @@ def privacy(
     bounds = AttackBounds.of(settings)
     limits = bounds.for_tables(evidence)
     findings = Findings(notes=bounds.notes(evidence))
-    undisclosed: list[str] = []
-    columns = _columns(evidence, settings, undisclosed)
-    if "attribute-disclosure" in metrics:
-        findings.missing.extend(undisclosed)
-    space = MixedSpace.of(evidence.real)
-    parts: dict[str, Callable[[np.random.Generator], Iterator[UncorrectedScore]]] = {
-        "exact-matches": lambda rng: _exact(evidence),
-        "distance-to-real": lambda rng: _close(evidence, space, caps, rng, findings.missing),
-        "nearer-to-training": lambda rng: _nearer(evidence, space, caps, rng),
-        "attribute-disclosure": lambda rng: _disclosure(evidence, columns, caps, rng, findings.missing),
-        "membership-inference": lambda rng: _membership(evidence, space, caps, rng),
-    }
-    for skipped, why in _impossible(evidence, columns).items():
-        del parts[skipped]
-        if why and skipped in metrics:
-            findings.missing.append(f"{TITLES[skipped]}: not computed, {why}")
-    numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any choice of metrics
+    columns = _columns(evidence, settings)
+    study = PrivacyStudy(evidence, MixedSpace.of(evidence.real), caps, columns, findings.missing)
+    seeded = [name for name in _SEEDED if not METRICS[name].impossible(study)]
+    measured: list[PrivacyMetric] = []
+    for metric in METRICS.values() if metrics is None else metrics:
+        if why := metric.impossible(study):
+            findings.missing.append(f"{metric.title}: not computed, {why}")
+        else:
+            measured.append(metric)
     attempts: list[UncorrectedScore] = []
-    for done, name in enumerate(name for name in TITLES if name in parts):
-        if name in metrics:
-            progress(TITLES[name], done, len(parts))
-            found = parts[name](np.random.default_rng([settings.seed, numbers[name]]))
-            attempts += [replace(one, score=replace(one.score, metric=name)) for one in found]
+    for done, metric in enumerate(measured):
+        progress(metric.title, done, len(measured))
+        number = seeded.index(metric.name) if metric.name in seeded else len(METRICS)  # whichever others are measured
+        for attempt in metric.figures(study, np.random.default_rng([settings.seed, number])):
+            score = replace(attempt.score, metric=metric.name, problem=metric.problem)
+            attempts.append(replace(attempt, score=score))
     findings.scores.extend(limits.with_bound(attempt) for attempt in _adjusted(attempts))
-    progress("privacy", len(parts), len(parts))
+    progress("privacy", len(measured), len(measured))
     return findings
 
 
@@ -300,14 +325,13 @@ class AttackBounds:
         return replace(score, bound=limit, verdict="alarm", says=says)
 
 
-def _columns(evidence: EvaluationTables, settings: EvaluationSettings, notes: list[str]) -> Columns:
-    """Return the sensitive column and the known ones; None, with a note, if there are none."""
+def _columns(evidence: EvaluationTables, settings: EvaluationSettings) -> Columns | str:
+    """Return the sensitive column and the known ones, or why there are none."""
     schema = evidence.real.schema
     categories = [j for j in range(len(schema.names)) if not is_numeric(evidence.real, j)]
     name = settings.sensitive or settings.target
     if not name and not categories:
-        notes.append("attribute disclosure: not computed, no column is categorical; name a sensitive column")
-        return None
+        return "no column is categorical; name a sensitive column"
     inferred = schema.index(name) if name else categories[-1]
     hidden = {inferred, *([schema.index(settings.target)] if settings.target else [])}
     if not settings.known:
@@ -318,38 +342,11 @@ def _columns(evidence: EvaluationTables, settings: EvaluationSettings, notes: li
             told = ", ".join(schema.names[j] for j in sorted(hidden & set(chosen)))
             raise Unsupported(f"known columns include the sensitive column or the target: {told}; name others")
     if not chosen:
-        notes.append("attribute disclosure: not computed, the table has no other column that an attacker could know")
-        return None
+        return "the table has no other column that an attacker could know"
     values = [table.codes[inferred] for table in (evidence.real, evidence.holdout) if table is not None]
     if all((one == values[0][0]).all() for one in values):
-        notes.append(f"attribute disclosure: not computed, {schema.names[inferred]} has one value in all real rows")
-        return None
+        return f"{schema.names[inferred]} has one value in all real rows"
     return inferred, tuple(chosen)
-
-
-def _impossible(evidence: EvaluationTables, columns: Columns) -> Mapping[str, str]:
-    """Return the metrics that cannot be computed, with the reason (empty if a note already gives it)."""
-    found: dict[str, str] = {}
-    rows, of = ("persons", ", the real ones of as many persons") if evidence.by_person else ("rows", "")
-    real, held = count_persons(evidence.real), evidence.holdout
-    unseen = 0 if held is None else count_persons(held)
-    if held is None:
-        without = "it needs hold-out rows that the synthesizer never saw; hold some out"
-        found |= {"nearer-to-training": without, "membership-inference": without}
-        if real < 4:
-            found["distance-to-real"] = f"{real} real {rows} are too few to hold out half of them"
-    else:
-        if min(real, len(evidence.synthetic), unseen) < _FEW:
-            found["nearer-to-training"] = f"it needs {_FEW} rows of each kind{of}"
-        if min(real, len(evidence.synthetic), unseen // 2) < _FEW:
-            found["membership-inference"] = f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows{of}"
-    if columns is None:
-        found["attribute-disclosure"] = ""
-    elif min(real // 2 if held is None else min(real, unseen), len(evidence.synthetic)) < _FEW:
-        found["attribute-disclosure"] = (
-            f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out){of}"
-        )
-    return found
 
 
 def _verdict(rows: int, alarm: bool) -> Verdict:
@@ -359,7 +356,8 @@ def _verdict(rows: int, alarm: bool) -> Verdict:
     return "alarm" if alarm else "review"
 
 
-def _exact(evidence: EvaluationTables) -> Iterator[UncorrectedScore]:
+def _exact(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
+    evidence = study.evidence
     for what, number in (("codes", keys_by_code), ("values", keys_by_value)):
         tables = [evidence.real, evidence.synthetic, *([] if evidence.holdout is None else [evidence.holdout])]
         real, synthetic, *held = number(tables)
@@ -396,16 +394,15 @@ def _own_matches(keys: NDArray[np.int64], table: Table) -> NDArray[np.int64]:
     return found
 
 
-def _close(
-    evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator, notes: list[str]
-) -> Iterator[UncorrectedScore]:
-    real, fresh, origin = evidence.real, evidence.holdout, "hold-out rows"
+def _close(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
+    evidence, origin = study.evidence, "hold-out rows"
+    real, fresh = evidence.real, evidence.holdout
     if fresh is None:
         order = rng.permutation(count_persons(real))
         fresh, real = (take_persons(real, half) for half in np.split(order, [len(order) // 2]))
         origin = f"one half of the {'persons' if evidence.by_person else 'real rows'}, against the other"
-    size, persons = min(len(fresh), len(evidence.synthetic), caps.queries), count_persons(fresh)
-    index = NeighbourIndex.of(real, space, rng, caps.points)
+    size, persons = min(len(fresh), len(evidence.synthetic), study.caps.queries), count_persons(fresh)
+    index = NeighbourIndex.of(real, study.space, rng, study.caps.points)
     synthetic, usual = (
         closeness(table.take(rng.permutation(len(table))[:size]), index) for table in (evidence.synthetic, fresh)
     )
@@ -431,7 +428,7 @@ def _close(
     )
     yield UncorrectedScore(score("minimum DCR", Estimate(synthetic.minimum), Estimate(usual.minimum), says))
     if math.isnan(synthetic.ratio.value):
-        notes.append("median NNDR: not computed, there is no second real row")
+        study.missing.append("median NNDR: not computed, there is no second real row")
         return
     says = (
         f"The nearest real row of a synthetic row is {synthetic.ratio.value:.2f} times as far away as the second "
@@ -441,10 +438,10 @@ def _close(
     yield below("median NNDR", synthetic.ratio, usual.ratio, says)
 
 
-def _nearer(
-    evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator
-) -> Iterator[UncorrectedScore]:
-    found = holdout_share(evidence, space, rng, max_queries=2 * caps.queries, max_points=caps.points)
+def _nearer(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
+    found = holdout_share(
+        study.evidence, study.space, rng, max_queries=2 * study.caps.queries, max_points=study.caps.points
+    )
     low, high = found.value.low, found.value.high
     otherwise: Verdict = "good"
     calm = "A table without copies scores 50%" + (
@@ -460,7 +457,7 @@ def _nearer(
         "rows independent of the training rows, by symmetry",
         0.5,
         f"{found.queries} synthetic rows, {found.side} training and hold-out "
-        f"{'persons' if evidence.by_person else 'rows'} in each of 10 draws; ties "
+        f"{'persons' if study.evidence.by_person else 'rows'} in each of 10 draws; ties "
         f"({found.tied:.1%}) count 1/2; a complete copy would score about {found.of_a_copy:.3f}",
         verdict=_verdict(_FEW, low > 0.5 + 0.1 * (found.of_a_copy - 0.5)),
         says=f"{found.value.value:.1%} of the synthetic rows lie nearer to a training row than to an unseen real row.",
@@ -470,18 +467,16 @@ def _nearer(
     yield UncorrectedScore(score, otherwise=otherwise, excess=excess, calm=calm)
 
 
-def _disclosure(
-    evidence: EvaluationTables, columns: Columns, caps: RowLimits, rng: np.random.Generator, notes: list[str]
-) -> Iterator[UncorrectedScore]:
-    assert columns is not None
-    sensitive, known = columns
-    found = attribute_disclosure(evidence, sensitive, known, rng, max_rows=caps.attacked)
-    names = evidence.real.schema.names
+def _disclosure(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
+    assert not isinstance(study.columns, str)
+    sensitive, known = study.columns
+    found = attribute_disclosure(study.evidence, sensitive, known, rng, max_rows=study.caps.attacked)
+    names = study.evidence.real.schema.names
     name = names[sensitive]
     others = ", ".join(names[j] for j in known)
     note = (
         f"accuracy of inferring {name} from {found.subsets} subsets of {found.size} of the columns {others}; at most "
-        f"{caps.attacked} training rows, at least {found.rows} test rows; always guessing the commonest value: "
+        f"{study.caps.attacked} training rows, at least {found.rows} test rows; always guessing the commonest value: "
         f"{found.floor:.3f}; attackers who hold the training rows themselves: {found.ceiling:.3f}"
     )
     one, usual = found.members, found.population
@@ -502,7 +497,7 @@ def _disclosure(
         )
     )
     if found.advantage is None or found.advantage_real is None:
-        notes.append("disclosure advantage: not computed, it needs hold-out rows; hold some out")
+        study.missing.append("disclosure advantage: not computed, it needs hold-out rows; hold some out")
         return
     one = found.advantage
     says = (
@@ -524,11 +519,10 @@ def _disclosure(
     yield UncorrectedScore(score, formal_advantage_bound)
 
 
-def _membership(
-    evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator
-) -> Iterator[UncorrectedScore]:
-    targets = AttackTargets.of(evidence, rng, caps.targets)
-    index = NeighbourIndex.of(evidence.synthetic, space, rng, caps.points)
+def _membership(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
+    evidence = study.evidence
+    targets = AttackTargets.of(evidence, rng, study.caps.targets)
+    index = NeighbourIndex.of(evidence.synthetic, study.space, rng, study.caps.points)
     many = count_persons(targets.nonmembers)
     guessing = share(_FPR * many, many)
     guessing = Estimate(_FPR, guessing.low, guessing.high)
@@ -545,7 +539,7 @@ def _membership(
         f"{' of other persons' if evidence.by_person else ''} as the attacker's knowledge of the population"
     )
     plain = gan_leaks(targets, index)
-    attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated_gan_leaks(plain, targets, space)}
+    attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated_gan_leaks(plain, targets, study.space)}
     for name, by_row in {**attacks, "DOMIAS": domias(targets, index)}.items():
         scores = targets.by_person(by_row)
         area, caught = auc_with_band(*scores), tpr_at(_FPR, *scores)
@@ -571,3 +565,82 @@ def _membership(
             partial(formal_tpr_bound, _FPR),
             contradicted_beyond=partial(formal_tpr_bound, guessing.high),
         )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All metrics
+
+
+def _no_membership(study: PrivacyStudy) -> str:
+    real, synthetic, unseen = study.counts
+    if study.evidence.holdout is None:
+        return _NO_HOLDOUT
+    if min(real, synthetic, unseen // 2) >= _FEW:
+        return ""
+    return f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows{study.of}"
+
+
+def _no_disclosure(study: PrivacyStudy) -> str:
+    real, synthetic, unseen = study.counts
+    if isinstance(study.columns, str):
+        return study.columns
+    if min(real // 2 if study.evidence.holdout is None else min(real, unseen), synthetic) >= _FEW:
+        return ""
+    return f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out){study.of}"
+
+
+def _no_nearer(study: PrivacyStudy) -> str:
+    if study.evidence.holdout is None:
+        return _NO_HOLDOUT
+    return "" if min(study.counts) >= _FEW else f"it needs {_FEW} rows of each kind{study.of}"
+
+
+def _no_distances(study: PrivacyStudy) -> str:
+    real, _, _ = study.counts
+    if study.evidence.holdout is not None or real >= 4:
+        return ""
+    return f"{real} real {'persons' if study.evidence.by_person else 'rows'} are too few to hold out half of them"
+
+
+METRICS: Mapping[str, PrivacyMetric] = {
+    metric.name: metric
+    for metric in (
+        PrivacyMetric(
+            "membership-inference",
+            "membership inference",
+            figures=_membership,
+            impossible=_no_membership,
+            problem="An attack recognises rows that were used",
+        ),
+        PrivacyMetric(
+            "attribute-disclosure",
+            "attribute disclosure",
+            figures=_disclosure,
+            impossible=_no_disclosure,
+            problem="An attacker learns a sensitive value of people whose rows were used",
+        ),
+        PrivacyMetric(
+            "nearer-to-training",
+            "nearer to training or hold-out rows",
+            figures=_nearer,
+            impossible=_no_nearer,
+            problem="Synthetic rows lie too near to rows that were used",
+        ),
+        PrivacyMetric(
+            "exact-matches",
+            "exact matches",
+            figures=_exact,
+            problem="Too many synthetic rows equal rows that were used",
+            first=True,
+        ),
+        PrivacyMetric(
+            "distance-to-real",
+            "distances to real rows",
+            figures=_close,
+            impossible=_no_distances,
+            problem="Synthetic rows lie too near to rows that were used",
+        ),
+    )
+}
+"""The metrics of privacy by name, in the order of a report: attacks before distances, which do not measure privacy."""
+_SEEDED = ("exact-matches", "distance-to-real", "nearer-to-training", "attribute-disclosure", "membership-inference")

@@ -36,22 +36,6 @@ _HEADLINES: Mapping[Family, tuple[str, ...]] = {
     "utility": ("ROC AUC relative", "ROC AUC", "R2", "accuracy"),
     "privacy": ("membership AUC, DOMIAS", "membership"),
 }
-# What a verdict other than good on a metric means, for readers who do not know the metric.
-_PLAINLY: Mapping[str, str] = {
-    "means": "Means of columns are wrong",
-    "associations-kept": "Relations between columns are lost",
-    "correlations-kept": "Correlations of numbers are off",
-    "heaps": "Values that many rows share are too rare or too frequent",
-    "quantiles": "Low, middle or high values of columns are off",
-    "column-similarity": "Distributions of columns differ",
-    "propensity": "Synthetic rows can be told from real ones",
-    "learning": "Predictions are worse than those learnt from real rows",
-    "membership-inference": "An attack recognises rows that were used",
-    "attribute-disclosure": "An attacker learns a sensitive value of people whose rows were used",
-    "nearer-to-training": "Synthetic rows lie too near to rows that were used",
-    "exact-matches": "Too many synthetic rows equal rows that were used",
-    "distance-to-real": "Synthetic rows lie too near to rows that were used",
-}
 # Actions: for a verdict, and for the gravest verdict of a family.
 MEANINGS: Mapping[Verdict, str] = {
     "good": "nothing to do",
@@ -440,7 +424,7 @@ def findings(evaluation: Evaluation, card: ModelCard | None) -> list[Finding]:
             coarse = tuple((name, lost[name].says) for name in wide)
             found += [Finding("review", "Where values lie within a column is lost", coarse)] if coarse else []
         found += [
-            Finding(verdict, f"{_PLAINLY.get(one.metric, one.name)} ({one.name})", (("", one.says),))
+            Finding(verdict, f"{one.problem or one.name} ({one.name})", (("", one.says),))
             for one in evaluation.scores
             if one.verdict == verdict and one is not means
         ]

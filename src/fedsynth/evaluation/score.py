@@ -60,6 +60,7 @@ class Score:
     - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule to its (synthetic,
       reference) value; ``synthetic.value`` is their mean or, if they are tested, a :class:`Summary`.
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: its explanation.
+    - ``problem``: what a verdict other than good means, for readers who do not know the metric.
     - ``off``: the details that an alarm is about, by name.
     - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
       the one-sided p-value of being worse than the reference, adjusted for the number of privacy figures. nan for none.
@@ -79,6 +80,7 @@ class Score:
     metric: str = ""
     bound: Number = math.nan
     p_value: Number = math.nan
+    problem: str = ""
 
     def __post_init__(self) -> None:
         """Read ``null`` in a file as nan."""

@@ -212,7 +212,10 @@ def _score(
     says = f"{says} {lacks}".rstrip()
     reference_is = "the same learners trained on the real rows"
     best = 0.0 if error else 1.0
-    return Score("utility", name, synthetic, reference, reference_is, best, note, details, verdict, says)
+    problem = "Predictions are worse than those learnt from real rows"
+    return Score(
+        "utility", name, synthetic, reference, reference_is, best, note, details, verdict, says, problem=problem
+    )
 
 
 def _relative(score: Score, by_learner: Mapping[str, list[tuple[float, float]]], floor: float) -> list[Score]:

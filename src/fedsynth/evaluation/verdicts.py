@@ -24,38 +24,24 @@ Anything else is good. There is no verdict if fewer than 100 synthetic rows were
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import number_of
 from fedsynth.evaluation.dependence import is_kept, is_near
+from fedsynth.evaluation.metric import FEW_ROWS, Rule
 from fedsynth.evaluation.persons import standard_error
 from fedsynth.evaluation.score import Estimate, Score, Verdict
 from fedsynth.rows import Table
 from fedsynth.schema.columns import Numeric
 
-_FEW = 100  # rows
 _KEPT, _LOST = 0.9, 0.5  # shares of what other real rows keep
 _MEAN_GAP, _LARGE_MEAN_GAP, _GAP = 0.05, 0.25, 0.15  # of similarities to their references
 _TOLD_APART = 0.05  # propensity MSE; a tree that is always right with probability 1 has 0.25
 _MOVED = 0.05  # of quantiles, on average
 _NAMED = 3  # columns, pairs or heaps in a sentence
 _FAR, _ERRORS = 0.2, 3.0  # of a mean: share of the mean size of real values, and standard errors
-
-
-def with_verdict(score: Score, rows: int) -> Score:
-    """Return a fidelity score with verdict and explanation, if its metric has a rule; otherwise the score as it is.
-
-    ``rows`` is the number of synthetic rows that were compared.
-    """
-    rule = _RULES.get(score.metric)
-    if rule is None or rows < _FEW:
-        return score
-    verdict, says = rule(score)
-    return replace(score, verdict=verdict, says=says.rstrip())
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
@@ -92,7 +78,7 @@ def means(real: Table, synthetic: Table) -> Score | None:
         return None
     kept = 1 - len(off) / len(found)
     wrong = [f"{name}: {found[name][1]:,.4g} → {found[name][0]:,.4g}" for name in off]
-    few = len(synthetic) < _FEW
+    few = len(synthetic) < FEW_ROWS
     return Score(
         "fidelity",
         "means kept",
@@ -106,7 +92,7 @@ def means(real: Table, synthetic: Table) -> Score | None:
         f"Of {number_of(len(found), 'numeric column')}, {kept:.0%} keep their mean. "
         f"{_listed('Off (real → synthetic)', wrong)}".rstrip(),
         () if few else tuple(off),
-        "means",
+        problem="Means of columns are wrong",
     )
 
 
@@ -193,11 +179,9 @@ def _propensity(score: Score) -> tuple[Verdict, str]:
     return "good" if value <= max(_TOLD_APART, score.reference.high) else "review", says
 
 
-_RULES: Mapping[str, Callable[[Score], tuple[Verdict, str]]] = {
-    "associations-kept": _associations,
-    "correlations-kept": _correlations,
-    "heaps": _heaps,
-    "quantiles": _quantiles,
-    "column-similarity": _columns,
-    "propensity": _propensity,
-}
+ASSOCIATIONS = Rule("Relations between columns are lost", _associations)
+CORRELATIONS = Rule("Correlations of numbers are off", _correlations)
+HEAPS = Rule("Values that many rows share are too rare or too frequent", _heaps)
+QUANTILES = Rule("Low, middle or high values of columns are off", _quantiles)
+COLUMNS = Rule("Distributions of columns differ", _columns)
+PROPENSITY = Rule("Synthetic rows can be told from real ones", _propensity)
