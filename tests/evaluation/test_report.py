@@ -28,7 +28,7 @@ from tests.evaluation.report_example import (
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation import privacy
 from fedsynth.evaluation.metrics import METRICS
-from fedsynth.evaluation.plot_data import Associations, PlotData
+from fedsynth.evaluation.plot_data import Associations, ColumnPlotData, PlotData
 from fedsynth.evaluation.report import (
     MEANINGS,
     Evaluation,
@@ -40,7 +40,7 @@ from fedsynth.evaluation.report import (
     title_of,
     worst_details,
 )
-from fedsynth.evaluation.run_files import run_summary
+from fedsynth.evaluation.run_files import read_scores, run_summary, write_report, write_scores
 from fedsynth.evaluation.score import Estimate, Score, Verdict
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.evaluation.verdicts import worst
@@ -121,6 +121,37 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
     assert "url(" not in html
     assert "@import" not in html
     assert "http" not in html.replace("http-equiv", "")
+
+
+def test_a_page_is_made_of_numbers_alone(tmp_path):
+    """A score, a few counts and nothing of any row: the page of released answers."""
+    error = Score("fidelity", "error of a mean", Estimate(0.3, 0.2, 0.4), verdict="review", says="Ages are off.")
+    error = dataclasses.replace(error, problem="Means differ", details={"age": (0.3, math.nan)})
+    with_reference = dataclasses.replace(error, name="other", reference=Estimate(0.1), reference_is="the noise alone")
+    bars = ColumnPlotData(
+        "age", "numeric", ("0 to 40", "40 to 90"), ("bin", "bin"), (0.4, 0.6), (0.5, 0.5), (0, 40, 90)
+    )
+    for released in (True, False):
+        for plotted in (PlotData(), PlotData((bars,))):
+            found = Evaluation((error, with_reference), plotted, released=released)
+            looked = page(found)
+            assert looked.open == []
+            assert "Means differ (error of a mean). Ages are off." in flat(looked.sections["summary"])
+            assert "Reference: the noise alone" in flat(looked.text)
+            assert ("distributions" in looked.sections) == ("associations" in looked.sections) == bool(plotted.columns)
+            assert ("real rows without noise" in flat(looked.text)) is not released
+            assert ("From released answers alone" in flat(looked.text)) is released
+            assert "0 real" not in looked.text
+            targets = {str(one["href"])[1:] for one in looked.all("a")}
+            assert targets <= {one["id"] for _, one, _ in looked.tags if "id" in one}
+            folder = RunFolder(tmp_path / f"{released}{len(plotted.columns)}")
+            write_scores(folder, found)
+            assert "error of a mean" in (folder.path / "scores.csv").read_text()
+            assert read_scores(folder).to_json() == found.to_json()
+            found.to_html(tmp_path / "page.html")
+            assert (tmp_path / "page.html").read_text() == write_report(folder, read_scores(folder)).read_text()
+            assert list(found.frame["value"]) == [0.3] * 4
+    assert "REAL" not in page(Evaluation((), released=True)).text
 
 
 def test_names_and_categories_of_users_stay_text(tmp_path):

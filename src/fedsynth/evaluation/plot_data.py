@@ -1,6 +1,7 @@
 """Plot data of a report: shares by bin or category, and association matrices.
 
-They are computed from real rows without noise: only the holder of these rows may see them.
+They are plain data. :func:`plot_data` computes them from real rows without noise: only the holder of these rows may see
+them.
 """
 
 from __future__ import annotations
@@ -70,17 +71,17 @@ class Associations:
     (:func:`~fedsynth.evaluation.dependence.association_matrix`).
     """
 
-    names: tuple[str, ...]
-    real: tuple[tuple[float, ...], ...]
-    synthetic: tuple[tuple[float, ...], ...]
+    names: tuple[str, ...] = ()
+    real: tuple[tuple[float, ...], ...] = ()
+    synthetic: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class PlotData:
     """Plot data of a report: one :class:`ColumnPlotData` for each column, and the association matrices."""
 
-    columns: tuple[ColumnPlotData, ...]
-    associations: Associations
+    columns: tuple[ColumnPlotData, ...] = ()
+    associations: Associations = Associations()
 
 
 def plot_data(real: Table, synthetic: Table) -> PlotData:

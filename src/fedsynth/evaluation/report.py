@@ -81,13 +81,16 @@ class Evaluation:
     a first report was measured. ``notes`` are sentences on how rows were drawn, and on what was not measured and why.
     ``attacked`` is :attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`, ``unknown`` what the table's guarantee
     hides, in words, ``guarantee`` the (epsilon, delta) that was stated for the table, and ``card`` that of the
-    synthesizer that drew the rows; ``None`` without one. None of it but the card is differentially private: it is
-    computed from real rows without noise.
+    synthesizer that drew the rows; ``None`` without one.
+
+    All of it is plain data, and all but the scores may be left out. ``released`` says that it was made from released
+    answers alone. Otherwise none of it but the card is differentially private: it is computed from real rows without
+    noise.
     """
 
     scores: tuple[Score, ...]
-    plot_data: PlotData
-    rows: Mapping[str, int]
+    plot_data: PlotData = field(default_factory=PlotData)
+    rows: Mapping[str, int] = field(default_factory=dict)
     target: str = ""
     notes: tuple[str, ...] = ()
     about: ReportTitle = ReportTitle()
@@ -97,6 +100,7 @@ class Evaluation:
     guarantee: tuple[float, float] | None = None
     card: ModelCard | None = None
     first: bool = False
+    released: bool = False
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -118,7 +122,7 @@ class Evaluation:
         return frame
 
     def to_html(self, path: Path | str) -> None:
-        """Write the report as one HTML page that needs no network; it is computed from real rows and not private."""
+        """Write the report as one HTML page that needs no network; it is not private, unless ``released``."""
         write_whole(Path(path), render_report(self, None))
 
     def __str__(self) -> str:
@@ -222,7 +226,7 @@ class AssociatedPair:
 
 
 def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
-    """Return the report as one self-contained HTML text, for the holder of the real rows.
+    """Return the report as one self-contained HTML text, for the holder of the real rows unless it is ``released``.
 
     Without a ``run``, the page has no ledger of privacy costs and states no guarantee. Raises :class:`Unsupported`
     without Jinja2 (the extra ``evaluate``).
@@ -253,6 +257,7 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     card = run.card if run is not None else evaluation.card
     page = environment.get_template("report.html.jinja").render(
         evaluation=evaluation,
+        rows={"real": 0, "synthetic": 0, "holdout": 0, **evaluation.rows},
         run=run,
         card=card,
         proof=proof(evaluation, run),

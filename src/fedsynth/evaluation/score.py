@@ -23,6 +23,10 @@ Verdict = Literal["", "good", "review", "alarm"]
 _BAND = 1.959964  # 95 % of a normal law
 
 
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A figure with its 95 % interval from ``low`` to ``high``, called its band in reports; both are nan if unknown."""
@@ -54,9 +58,11 @@ class Estimate:
 class Score:
     """One score of a synthetic table, and its ``reference``: the same score of real rows instead of synthetic ones.
 
+    Scores are plain data: they can be made of any numbers, such as released answers, without a table of rows.
+
     - ``name``: its title; ``metric``: its name in :data:`fedsynth.evaluation.metrics.METRICS`.
-    - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
-      None if there is none; ``note``: the rows, pairs or marginals that were sampled.
+    - ``reference_is``: the rows that the reference is computed from, in words, "" without one; ``best``: the value of a
+      perfect table, None if there is none; ``note``: the rows, pairs or marginals that were sampled.
     - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule to its (synthetic,
       reference) value; ``synthetic.value`` is their mean or, if they are tested, a :class:`Summary`.
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: its explanation.
@@ -69,8 +75,8 @@ class Score:
     family: Family
     name: str
     synthetic: Estimate
-    reference: Estimate
-    reference_is: str
+    reference: Estimate = Estimate(math.nan)
+    reference_is: str = ""
     best: float | None = None
     note: str = ""
     details: Mapping[str, tuple[Number, Number]] = field(default_factory=dict)
@@ -92,10 +98,6 @@ class Score:
         """Return the score as JSON values (:func:`to_json`)."""
         content: dict[str, Any] = to_json(self)
         return content
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def to_json(value: Any) -> Any:
