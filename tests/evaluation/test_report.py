@@ -26,7 +26,6 @@ from tests.evaluation.report_example import (
 )
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation import privacy
 from fedsynth.evaluation.metrics import METRICS
 from fedsynth.evaluation.plot_data import Associations, ColumnPlotData, PlotData
 from fedsynth.evaluation.report import (
@@ -236,12 +235,11 @@ def test_a_run_without_a_limit_is_called_not_private(tmp_path):
 def test_an_alarm_is_the_first_thing_in_the_summary():
     calm = evaluation()
     leak = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm")
-    leak = dataclasses.replace(leak, problem=privacy.METRICS["attribute-disclosure"].problem)
+    leak = dataclasses.replace(leak, problem="An attacker learns a sensitive value")
     found = page(dataclasses.replace(calm, scores=(*calm.scores, leak)))
     summary = flat(found.sections["summary"])
     assert summary.startswith(
-        "Summary ▲ An attacker learns a sensitive value of people whose rows were used (attribute disclosure). What "
-        "attribute disclosure says."
+        "Summary ▲ An attacker learns a sensitive value (attribute disclosure). What attribute disclosure says."
     )
     assert flat(page(calm).sections["summary"]).startswith("Summary ◆ To review: does it matter")
 

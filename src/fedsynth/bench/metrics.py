@@ -99,10 +99,10 @@ def find_metric(name: str) -> Measure:
     """Return the metric that a specification names: a function of a :class:`FinishedRun`, and options as keywords.
 
     ``name`` is a key of :data:`MEASURES`, a metric of evaluations (:data:`~fedsynth.evaluation.metrics.METRICS`), an
-    entry point in the group ``fedsynth.metrics``, or ``package.module:function``. A metric of evaluations is the mean
-    of its comparison of the run's training rows (with the option ``test``, its test rows) with the synthetic rows, or
-    else the scores of an evaluation. Raises :class:`Unsupported` for another name, and for a function that cannot be
-    imported.
+    entry point in the group ``fedsynth.metrics``, or ``package.module:function``. A metric of evaluations (also of
+    another package) is the mean of its comparison of the run's training rows (with the option ``test``, its test rows)
+    with the synthetic rows, or else the scores of an evaluation. Raises :class:`Unsupported` for another name, and for
+    a function that cannot be imported.
     """
     if ":" in name:
         return _measure(named(name), name)

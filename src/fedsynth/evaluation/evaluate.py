@@ -61,7 +61,7 @@ def evaluate(
     - ``settings``: what is measured, and how. ``metrics`` are names from
       :data:`~fedsynth.evaluation.metrics.METRICS` or metrics of other packages
       (:func:`~fedsynth.evaluation.metrics.metric_named`). A first report has attribute disclosure if ``sensitive`` or
-      ``known`` is given. The notes say what was left out.
+      ``known`` is given. The notes say what was left out. Its ``person`` is for those who read the tables.
     - ``log_likelihood``: if the model has one, each row's log-likelihood in nats, shape ``(rows,)``, of a table.
     - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all: attacks, and the reference of
       the likelihood, are about them alone.
@@ -86,14 +86,14 @@ def evaluate(
         find_suite(suite)
     seen = evidence if fitted is None else replace(evidence, real=fitted)
     _warn_of_seen_rows(seen)
-    alike = _fidelity(evidence, settings, metrics, progress)
+    fidelity_part = _fidelity(evidence, settings, metrics, progress)
     if METRICS["likelihood"] in metrics and log_likelihood is not None and evidence.holdout is not None:
-        alike.scores.append(_likelihood_score(seen, log_likelihood, settings))
-    useful = _utility(evidence, settings, progress) if METRICS["learning"] in metrics else Findings()
+        fidelity_part.scores.append(_likelihood_score(seen, log_likelihood, settings))
+    utility_part = _utility(evidence, settings, progress) if METRICS["learning"] in metrics else Findings()
     attacks = [metric for metric in metrics if isinstance(metric, privacy.PrivacyMetric)]
-    private = privacy.privacy(seen, settings, metrics=attacks, progress=progress) if attacks else Findings()
-    scores = (*alike.scores, *useful.scores, *private.scores)
-    missing = (*useful.missing, *private.missing)
+    privacy_part = privacy.privacy(seen, settings, metrics=attacks, progress=progress) if attacks else Findings()
+    scores = (*fidelity_part.scores, *utility_part.scores, *privacy_part.scores)
+    missing = (*utility_part.missing, *privacy_part.missing)
     if settings.metrics is not None:
         _refuse_unmeasured(metrics, scores, missing)
     bounds = privacy.AttackBounds.of(settings)
@@ -103,7 +103,13 @@ def evaluate(
         plot_data(real, synthetic),
         {"real": len(real), "synthetic": len(synthetic), "holdout": 0 if holdout is None else len(holdout)},
         settings.target,
-        (*alike.notes, *private.notes, *useful.notes, *missing, *([_FIRST_ONLY] if settings.first else [])),
+        (
+            *fidelity_part.notes,
+            *privacy_part.notes,
+            *utility_part.notes,
+            *missing,
+            *([_FIRST_ONLY] if settings.first else []),
+        ),
         persons={
             name: count_persons(table)
             for name, table in (("real", real), ("holdout", holdout))

@@ -47,7 +47,7 @@ def evaluate(
     (of several sites by name), ``holdout`` rows that it never saw; without them, scores that need unseen rows are left
     out. ``person`` names the column of both that identifies the person of a row, which need not be in the schema: real
     rows are then split, and attacked, by person. A synthesizer brings its guarantee with it; of a frame, ``guarantee``
-    is the (epsilon, delta) that it was made under, if any, for adding or removing a ``unit``. ``metrics`` names what to
+    is the (epsilon, delta) that it was made under, if any, for ``unit`` and ``neighbours``. ``metrics`` names what to
     compute instead, as in ``["column-similarity", "membership-inference"]``. All ``options`` are those of
     :class:`~fedsynth.evaluation.settings.EvaluationSettings`; ``log_likelihood``, and the names of metrics, are those
     of :func:`fedsynth.evaluation.evaluate.evaluate`.

@@ -77,9 +77,15 @@ from fedsynth.rows import Table
 
 _FEW = 20  # rows; with fewer, the large-sample bands are not reliable
 _FPR = 0.01
+# What a verdict other than good means, for readers who do not know the metric.
+_COPIED = "Too many synthetic rows equal rows that were used"
+_TOO_NEAR = "Synthetic rows lie too near to rows that were used"
+_LEARNT = "An attacker learns a sensitive value of people whose rows were used"
+_RECOGNISED = "An attack recognises rows that were used"
 _NO_HOLDOUT = "it needs hold-out rows that the synthesizer never saw; hold some out"
 _LEVEL = 0.05  # family-wise: probability that chance gives any figure a verdict other than good
 _Z = 1.959964  # 95 % of a normal law
+_HALF = Estimate(0.5)
 Bound = Callable[[float, float], float]  # of epsilon and delta
 Columns = tuple[int, tuple[int, ...]]  # the sensitive column and the known ones
 
@@ -142,21 +148,17 @@ class PrivacyStudy:
         return count_persons(real), len(self.evidence.synthetic), 0 if holdout is None else count_persons(holdout)
 
     @property
-    def of(self) -> str:
+    def of_persons(self) -> str:
         """What follows a number of rows of each kind in a sentence."""
         return ", the real ones of as many persons" if self.evidence.by_person else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyMetric(Metric):
-    """A metric of privacy: ``figures`` are computed from a study unless it is ``impossible``, for a reason in words.
-
-    ``problem`` is what a verdict other than good means, for readers who do not know the metric.
-    """
+    """A metric of privacy: ``figures`` are computed from a study unless it is ``impossible``, for a reason in words."""
 
     figures: Callable[[PrivacyStudy, np.random.Generator], Iterator[UncorrectedScore]]
     impossible: Callable[[PrivacyStudy], str] = lambda study: ""
-    problem: str = ""
     needs: str = ""
     family: Family = "privacy"
 
@@ -196,9 +198,8 @@ def privacy(
     for done, metric in enumerate(measured):
         progress(metric.title, done, len(measured))
         number = seeded.index(metric.name) if metric.name in seeded else len(METRICS)  # whichever others are measured
-        for attempt in metric.figures(study, np.random.default_rng([settings.seed, number])):
-            score = replace(attempt.score, metric=metric.name, problem=metric.problem)
-            attempts.append(replace(attempt, score=score))
+        found = metric.figures(study, np.random.default_rng([settings.seed, number]))
+        attempts += [replace(one, score=replace(one.score, metric=metric.name)) for one in found]
     findings.scores.extend(limits.with_bound(attempt) for attempt in _adjusted(attempts))
     progress("privacy", len(measured), len(measured))
     return findings
@@ -231,8 +232,8 @@ def _chance(gap: float, *reaches: float) -> float:
 class AttackBounds:
     """Formal bounds on attacks under a differential privacy guarantee.
 
-    ``guarantee`` is None without one. ``unit`` is what it protects; ``neighbours`` says whether
-    it holds for adding or removing the unit, or for replacing it by another.
+    ``guarantee`` is None without one. ``unit`` is what it protects; ``neighbours`` says whether it holds for adding or
+    removing the unit, or for replacing it by another.
     """
 
     guarantee: Budget | None
@@ -356,34 +357,47 @@ def _verdict(rows: int, alarm: bool) -> Verdict:
     return "alarm" if alarm else "review"
 
 
+def _figure(
+    name: str, value: Estimate, reference: Estimate, reference_is: str, says: str, note: str, **facts: str | float
+) -> Score:
+    """Return a figure; ``says`` is its explanation, in which value and reference are filled in, and the ``facts``."""
+    text = says.format(value=value.value, reference=reference.value, **facts)
+    return Score("privacy", name, value, reference, reference_is, note=note, says=text)
+
+
+def _judged(score: Score, rows: int, alarm: bool, problem: str, usual: Estimate | None = None) -> Score:
+    """Return a score with the verdict and the problem if it is significantly above ``usual`` (its reference)."""
+    value, usual = score.synthetic, usual or score.reference
+    reach = 0.0 if math.isnan(usual.high) else usual.high - usual.value
+    p_value = _chance(value.value - usual.value, value.value - value.low, reach)
+    return replace(score, verdict=_verdict(rows, alarm), p_value=p_value, problem=problem)
+
+
+_EQUAL = (
+    "{value:.2%} of the synthetic rows equal a training row in every {alike}; of real rows that nobody copied, "
+    "{reference:.2%} do, since common rows recur by chance. Only a higher share suggests copying."
+)
+
+
 def _exact(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
     evidence = study.evidence
-    for what, number in (("codes", keys_by_code), ("values", keys_by_value)):
+    for what, alike, number in (
+        ("codes", "category and bin", keys_by_code),
+        ("values", "category and number", keys_by_value),
+    ):
         tables = [evidence.real, evidence.synthetic, *([] if evidence.holdout is None else [evidence.holdout])]
         real, synthetic, *held = number(tables)
         found = share(int((matches(synthetic, real) > 0).sum()), len(synthetic))
         if evidence.holdout is not None:
             usual = share_of(matches(held[0], real) > 0, evidence.holdout)
+            origin = "hold-out rows that equal a training row"
         else:
             usual = share_of(matches(real, real) > _own_matches(real, evidence.real), evidence.real)
+            origin = "training rows that equal another training row"
+        origin += ", of another person" if evidence.by_person else ""
         excess = (found.value - usual.value) / max(1 - usual.value, 1e-12)
-        alike = "category and bin" if what == "codes" else "category and number"
-        yield UncorrectedScore(
-            Score(
-                "privacy",
-                f"exact matches by {what}",
-                found,
-                usual,
-                ("hold-out rows that equal a training row" if held else "training rows that equal another training row")
-                + (", of another person" if evidence.by_person else ""),
-                note="all rows",
-                verdict=_verdict(min(map(count_persons, tables)), excess > 0.01),
-                says=f"{found.value:.2%} of the synthetic rows equal a training row in every {alike}; of real rows "
-                f"that nobody copied, {usual.value:.2%} do, since common rows recur by chance. Only a higher share "
-                "suggests copying.",
-                p_value=_chance(found.value - usual.value, found.value - found.low, usual.high - usual.value),
-            )
-        )
+        score = _figure(f"exact matches by {what}", found, usual, origin, _EQUAL, "all rows", alike=alike)
+        yield UncorrectedScore(_judged(score, min(map(count_persons, tables)), excess > 0.01, _COPIED))
 
 
 def _own_matches(keys: NDArray[np.int64], table: Table) -> NDArray[np.int64]:
@@ -392,6 +406,21 @@ def _own_matches(keys: NDArray[np.int64], table: Table) -> NDArray[np.int64]:
     _, which, counts = np.unique(keys * (of.max() + 1) + of, return_inverse=True, return_counts=True)
     found: NDArray[np.int64] = counts[which]
     return found
+
+
+_DISTANCE = (
+    "The median distance of a synthetic row to the nearest real row is {value:.3f} (a differing category counts 1); "
+    "for unseen real rows it is {reference:.3f}. A larger distance is not better: rows of pure noise lie farthest."
+)
+_SMALLEST = (
+    "The smallest distance of a synthetic row to a real row is {value:.3f}; for unseen real rows it is "
+    "{reference:.3f}. A single row determines this figure, so it has no verdict: see the exact matches."
+)
+_RATIO = (
+    "The nearest real row of a synthetic row is {value:.2f} times as far away as the second nearest (median); for "
+    "unseen real rows the ratio is {reference:.2f}. A much lower ratio means that synthetic rows lie close to single "
+    "real rows."
+)
 
 
 def _close(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
@@ -408,34 +437,23 @@ def _close(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[Uncorrecte
     )
     note = f"{size} rows of each, against {len(index.points)} real rows (and exact matches among {len(real)})"
 
-    def score(name: str, one: Estimate, two: Estimate, says: str) -> Score:
-        return Score("privacy", name, one, two, origin, note=note, says=says)
-
     def below(name: str, one: Estimate, two: Estimate, says: str) -> UncorrectedScore:
+        score = _figure(name, one, two, origin, says, note)
         p_value = _chance(two.value - one.value, one.high - one.value, two.value - two.low)
         verdict = _verdict(min(size, persons), one.value < two.value / 2)
-        return UncorrectedScore(replace(score(name, one, two, says), verdict=verdict, p_value=p_value))
+        return UncorrectedScore(replace(score, verdict=verdict, p_value=p_value, problem=_TOO_NEAR))
 
-    says = (
-        f"The median distance of a synthetic row to the nearest real row is {synthetic.median.value:.3f} (a differing "
-        f"category counts 1); for unseen real rows it is {usual.median.value:.3f}. A larger distance is not better: "
-        "rows of pure noise lie farthest."
-    )
-    yield below("median DCR", synthetic.median, usual.median, says)
-    says = (
-        f"The smallest distance of a synthetic row to a real row is {synthetic.minimum:.3f}; for unseen real rows it "
-        f"is {usual.minimum:.3f}. A single row determines this figure, so it has no verdict: see the exact matches."
-    )
-    yield UncorrectedScore(score("minimum DCR", Estimate(synthetic.minimum), Estimate(usual.minimum), says))
+    yield below("median DCR", synthetic.median, usual.median, _DISTANCE)
+    smallest = Estimate(synthetic.minimum), Estimate(usual.minimum)
+    yield UncorrectedScore(_figure("minimum DCR", *smallest, origin, _SMALLEST, note))
     if math.isnan(synthetic.ratio.value):
         study.missing.append("median NNDR: not computed, there is no second real row")
         return
-    says = (
-        f"The nearest real row of a synthetic row is {synthetic.ratio.value:.2f} times as far away as the second "
-        f"nearest (median); for unseen real rows the ratio is {usual.ratio.value:.2f}. A much lower ratio means that "
-        "synthetic rows lie close to single real rows."
-    )
-    yield below("median NNDR", synthetic.ratio, usual.ratio, says)
+    yield below("median NNDR", synthetic.ratio, usual.ratio, _RATIO)
+
+
+_NEARER = "{value:.1%} of the synthetic rows lie nearer to a training row than to an unseen real row."
+_MEMORISED = "That is more than chance explains: the synthesizer has memorised training rows."
 
 
 def _nearer(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
@@ -449,22 +467,26 @@ def _nearer(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[Uncorrect
     )
     if high >= found.of_a_copy:
         otherwise, calm = "", "There are too few rows, or too many ties, to tell this from a complete copy."
-    score = Score(
-        "privacy",
-        "share nearer to training rows",
-        found.value,
-        Estimate(0.5),
-        "rows independent of the training rows, by symmetry",
-        0.5,
+    note = (
         f"{found.queries} synthetic rows, {found.side} training and hold-out "
         f"{'persons' if study.evidence.by_person else 'rows'} in each of 10 draws; ties "
-        f"({found.tied:.1%}) count 1/2; a complete copy would score about {found.of_a_copy:.3f}",
-        verdict=_verdict(_FEW, low > 0.5 + 0.1 * (found.of_a_copy - 0.5)),
-        says=f"{found.value.value:.1%} of the synthetic rows lie nearer to a training row than to an unseen real row.",
-        p_value=_chance(found.value.value - 0.5, found.value.value - low),
+        f"({found.tied:.1%}) count 1/2; a complete copy would score about {found.of_a_copy:.3f}"
     )
-    excess = "That is more than chance explains: the synthesizer has memorised training rows."
-    yield UncorrectedScore(score, otherwise=otherwise, excess=excess, calm=calm)
+    origin = "rows independent of the training rows, by symmetry"
+    score = replace(_figure("share nearer to training rows", found.value, _HALF, origin, _NEARER, note), best=0.5)
+    score = _judged(score, _FEW, low > 0.5 + 0.1 * (found.of_a_copy - 0.5), _TOO_NEAR)
+    yield UncorrectedScore(score, otherwise=otherwise, excess=_MEMORISED, calm=calm)
+
+
+_INFERRED = (
+    "With the synthetic table, an attacker who knows {size} columns of a person guesses {column} correctly in "
+    "{value:.1%} of cases; knowing the population gives {reference:.1%}. Up to that, it is statistical knowledge, "
+    "which applies equally to people outside the table."
+)
+_ADVANTAGE = (
+    "Attackers guess {column} correctly for people in the training rows {points:+.1f} percentage points more often "
+    "than for other people; a table that memorised nobody has 0."
+)
 
 
 def _disclosure(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
@@ -479,44 +501,25 @@ def _disclosure(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[Uncor
         f"{study.caps.attacked} training rows, at least {found.rows} test rows; always guessing the commonest value: "
         f"{found.floor:.3f}; attackers who hold the training rows themselves: {found.ceiling:.3f}"
     )
-    one, usual = found.members, found.population
-    yield UncorrectedScore(
-        Score(
-            "privacy",
-            "attribute disclosure",
-            one,
-            usual,
-            "attackers trained on real rows, tested on other real rows",
-            note=note,
-            details=found.by_attacker,
-            verdict=_verdict(found.persons, one.low > usual.high),
-            says=f"With the synthetic table, an attacker who knows {found.size} columns of a person guesses {name} "
-            f"correctly in {one.value:.1%} of cases; knowing the population gives {usual.value:.1%}. Up to that, it is "
-            "statistical knowledge, which applies equally to people outside the table.",
-            p_value=_chance(one.value - usual.value, one.value - one.low, usual.high - usual.value),
-        )
-    )
+    one, usual, origin = found.members, found.population, "attackers trained on real rows, tested on other real rows"
+    score = _figure("attribute disclosure", one, usual, origin, _INFERRED, note, size=found.size, column=name)
+    score = replace(score, details=found.by_attacker)
+    yield UncorrectedScore(_judged(score, found.persons, one.low > usual.high, _LEARNT))
     if found.advantage is None or found.advantage_real is None:
         study.missing.append("disclosure advantage: not computed, it needs hold-out rows; hold some out")
         return
-    one = found.advantage
-    says = (
-        f"Attackers guess {name} correctly for people in the training rows {100 * one.value:+.1f} percentage points "
-        "more often than for other people; a table that memorised nobody has 0."
-    )
-    score = Score(
-        "privacy",
-        "disclosure advantage over non-members",
-        one,
-        found.advantage_real,
-        "attackers trained on the training rows themselves",
-        0.0,
-        note,
-        verdict=_verdict(found.persons, one.low > 0.05),
-        says=says,
-        p_value=_chance(one.value, one.value - one.low),
-    )
+    one, usual, origin = found.advantage, found.advantage_real, "attackers trained on the training rows themselves"
+    title, points = "disclosure advantage over non-members", 100 * one.value
+    score = _figure(title, one, usual, origin, _ADVANTAGE, note, column=name, points=points)
+    score = _judged(replace(score, best=0.0), found.persons, one.low > 0.05, _LEARNT, Estimate(0.0))
     yield UncorrectedScore(score, formal_advantage_bound)
+
+
+_TOLD_APART = "Given {pair}, this attack identifies the {member} in {value:.1%} of cases; 50% is guessing."
+_CAUGHT = (
+    "At a false-positive rate of 1% (1 in 100 outsiders wrongly named), this attack recognises {value:.1%} of the "
+    "{rows}; guessing recognises 1%."
+)
 
 
 def _membership(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[UncorrectedScore]:
@@ -526,10 +529,11 @@ def _membership(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[Uncor
     many = count_persons(targets.nonmembers)
     guessing = share(_FPR * many, many)
     guessing = Estimate(_FPR, guessing.low, guessing.high)
-    pair, rows = "a training row and an unseen row", "training rows"
+    facts = {"pair": "a training row and an unseen row", "member": "training row", "rows": "training rows"}
     sides = f"{many} training rows against {many} hold-out rows"
     if evidence.by_person:
-        pair, rows = "all rows of a person in the training rows and of one who is not", "persons in the training rows"
+        pair = "all rows of a person in the training rows and of one who is not"
+        facts = {"pair": pair, "member": "former", "rows": "persons in the training rows"}
         sides = (  # the mean: AttackTargets.by_person
             f"{many} persons with {len(targets.members)} training rows against {many} with {len(targets.nonmembers)} "
             "hold-out rows, each by the mean score of all rows of the person"
@@ -543,25 +547,14 @@ def _membership(study: PrivacyStudy, rng: np.random.Generator) -> Iterator[Uncor
     for name, by_row in {**attacks, "DOMIAS": domias(targets, index)}.items():
         scores = targets.by_person(by_row)
         area, caught = auc_with_band(*scores), tpr_at(_FPR, *scores)
-        says = (
-            f"Given {pair}, this attack identifies the {'former' if evidence.by_person else 'training row'} in "
-            f"{area.value:.1%} of cases; 50% is guessing."
-        )
-        score = Score("privacy", f"membership AUC, {name}", area, Estimate(0.5), "guessing", 0.5, note, says=says)
-        p_value = _chance(area.value - 0.5, area.value - area.low)
+        score = _figure(f"membership AUC, {name}", area, _HALF, "guessing", _TOLD_APART, note, **facts)
+        score = _judged(replace(score, best=0.5), many, area.low > 0.55, _RECOGNISED)
+        yield UncorrectedScore(score, formal_auc_bound)
+        title = f"membership TPR at FPR 1 %, {name}"
+        score = _figure(title, caught, guessing, "guessing", _CAUGHT, note, **facts)
+        score = _judged(replace(score, best=_FPR), many, caught.low > 2 * _FPR, _RECOGNISED)
         yield UncorrectedScore(
-            replace(score, verdict=_verdict(many, area.low > 0.55), p_value=p_value), formal_auc_bound
-        )
-        says = (
-            f"At a false-positive rate of 1% (1 in 100 outsiders wrongly named), this attack recognises "
-            f"{caught.value:.1%} of the {rows}; guessing recognises 1%."
-        )
-        score = Score(
-            "privacy", f"membership TPR at FPR 1 %, {name}", caught, guessing, "guessing", _FPR, note, says=says
-        )
-        p_value = _chance(caught.value - _FPR, caught.value - caught.low, guessing.high - _FPR)
-        yield UncorrectedScore(
-            replace(score, verdict=_verdict(many, caught.low > 2 * _FPR), p_value=p_value),
+            score,
             partial(formal_tpr_bound, _FPR),
             contradicted_beyond=partial(formal_tpr_bound, guessing.high),
         )
@@ -577,7 +570,7 @@ def _no_membership(study: PrivacyStudy) -> str:
         return _NO_HOLDOUT
     if min(real, synthetic, unseen // 2) >= _FEW:
         return ""
-    return f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows{study.of}"
+    return f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows{study.of_persons}"
 
 
 def _no_disclosure(study: PrivacyStudy) -> str:
@@ -586,13 +579,13 @@ def _no_disclosure(study: PrivacyStudy) -> str:
         return study.columns
     if min(real // 2 if study.evidence.holdout is None else min(real, unseen), synthetic) >= _FEW:
         return ""
-    return f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out){study.of}"
+    return f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out){study.of_persons}"
 
 
 def _no_nearer(study: PrivacyStudy) -> str:
     if study.evidence.holdout is None:
         return _NO_HOLDOUT
-    return "" if min(study.counts) >= _FEW else f"it needs {_FEW} rows of each kind{study.of}"
+    return "" if min(study.counts) >= _FEW else f"it needs {_FEW} rows of each kind{study.of_persons}"
 
 
 def _no_distances(study: PrivacyStudy) -> str:
@@ -605,42 +598,15 @@ def _no_distances(study: PrivacyStudy) -> str:
 METRICS: Mapping[str, PrivacyMetric] = {
     metric.name: metric
     for metric in (
+        PrivacyMetric("membership-inference", "membership inference", figures=_membership, impossible=_no_membership),
+        PrivacyMetric("attribute-disclosure", "attribute disclosure", figures=_disclosure, impossible=_no_disclosure),
         PrivacyMetric(
-            "membership-inference",
-            "membership inference",
-            figures=_membership,
-            impossible=_no_membership,
-            problem="An attack recognises rows that were used",
+            "nearer-to-training", "nearer to training or hold-out rows", figures=_nearer, impossible=_no_nearer
         ),
-        PrivacyMetric(
-            "attribute-disclosure",
-            "attribute disclosure",
-            figures=_disclosure,
-            impossible=_no_disclosure,
-            problem="An attacker learns a sensitive value of people whose rows were used",
-        ),
-        PrivacyMetric(
-            "nearer-to-training",
-            "nearer to training or hold-out rows",
-            figures=_nearer,
-            impossible=_no_nearer,
-            problem="Synthetic rows lie too near to rows that were used",
-        ),
-        PrivacyMetric(
-            "exact-matches",
-            "exact matches",
-            figures=_exact,
-            problem="Too many synthetic rows equal rows that were used",
-            first=True,
-        ),
-        PrivacyMetric(
-            "distance-to-real",
-            "distances to real rows",
-            figures=_close,
-            impossible=_no_distances,
-            problem="Synthetic rows lie too near to rows that were used",
-        ),
+        PrivacyMetric("exact-matches", "exact matches", figures=_exact, first=True),
+        PrivacyMetric("distance-to-real", "distances to real rows", figures=_close, impossible=_no_distances),
     )
 }
 """The metrics of privacy by name, in the order of a report: attacks before distances, which do not measure privacy."""
+# Generators of random numbers are numbered in this order, by those metrics that are possible.
 _SEEDED = ("exact-matches", "distance-to-real", "nearer-to-training", "attribute-disclosure", "membership-inference")
