@@ -25,7 +25,6 @@ from fedsynth.cli.adapter import Option, help_of
 from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command, help_text
 from fedsynth.deploy.host.config import CoordinatorSection, FlowerSection, SiteSection, SourceSection
-from fedsynth.trusts import TRUSTS
 from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.federation.policy_file import PolicySection
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
@@ -33,6 +32,7 @@ from fedsynth.methods import all_methods
 from fedsynth.privacy import release
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.settings import texts
+from fedsynth.trusts import TRUSTS
 
 ROOT = Path(__file__).parents[2]
 
