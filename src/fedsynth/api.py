@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.methods import Method, all_methods, find_method
-from fedsynth.methods.registry import declared, name_of, options_of, rest_on_method
+from fedsynth.methods.registry import declared, name_of, options_of
 from fedsynth.privacy.cost import ONE_ROW, Unit
 from fedsynth.progress import Progress, shown
 from fedsynth.rows import Table
@@ -161,10 +161,8 @@ def fit(
     the trust; :class:`InvalidParameter` for values out of range, and for rows of persons whom no column tells apart;
     and :class:`SchemaError` for rows that do not fit the schema.
     """
-    from fedsynth.data.sources import plugin_of
-    from fedsynth.federation.agreement import Agreement
-    from fedsynth.federation.simulate import federate, have_types
-    from fedsynth.runs.limitations import with_limitations
+    from fedsynth.federation.simulate import have_types
+    from fedsynth.runs.simulation import fitted, simulated
     from fedsynth.schema import Schema
 
     if not isinstance(schema, Schema):
@@ -186,39 +184,21 @@ def fit(
         options=given,
         trust_options=trust_options or {},
         weak_delta=weak_delta,
+        unproved=tuple(unproved),
+        public_sizes=public_sizes,
     )
     if target:
         schema.plain().index(target)
-    fitted = job.build_method(schema) if isinstance(method, str) else method
-    registered = declared(type(fitted), job.method)
+    built = job.build_method(schema) if isinstance(method, str) else method
     if isinstance(trust, str):
-        registered.check_trust(job.trust)
+        declared(type(built), job.method).check_trust(job.trust)
     rows = {name: _rows(name, one, schema, person) for name, one in sites.items()}
     with shown(progress) as report:
-        federation = federate(
-            rows,
-            schema,
-            job.budget,
-            trust=job.build_trust() if isinstance(trust, str) else trust,
-            unit=job.unit,
-            person=person,
-            seed=seed,
-            public_sizes=public_sizes,
-            exact=not registered.private,
-            queries=registered.queries,
-            unproved=unproved,
-            weak_delta=weak_delta,
-            progress=report,
-        )
-        for one in sites.values():
-            if isinstance(one, str) and (place := plugin_of(one)):
-                federation.rest_on("source", one.partition("://")[0], place)
-        rest_on_method(fitted, federation)
-        agreed = Agreement.of(federation.terms, len(rows), job.method, fitted, federation.agreement.roster)
+        agreed = job.build_trust() if isinstance(trust, str) else trust
+        federation = simulated(job, built, schema, rows, agreed, sources=sites.values(), person=person, progress=report)
         typed = have_types(sites.values(), schema, person)  # files have the types that they have
-        federation = replace(federation, agreed=agreed, typed_elsewhere=typed)
         report(job.method, 0, 1)  # methods of few rounds report no steps of their own
-        made = with_limitations(fitted.fit(federation), federation, target)
+        made = fitted(job, built, replace(federation, typed_elsewhere=typed))
         report(job.method, 1, 1)
     assert made.statement is not None
     for text in made.statement.warnings:

@@ -29,7 +29,8 @@ from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.book_file import BegunRun, Charge, verify_export
+from fedsynth.privacy.book_file import verify_export
+from fedsynth.privacy.charge import BegunRun, Charge
 from fedsynth.privacy.cost import (
     Budget,
     Cost,

@@ -58,7 +58,7 @@ from fedsynth.federation.wire import (
     read_request,
 )
 from fedsynth.methods import find_method
-from fedsynth.privacy.book_file import BegunRun
+from fedsynth.privacy.charge import BegunRun
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.proof.commands import prove_run

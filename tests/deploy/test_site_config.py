@@ -55,7 +55,8 @@ from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import private_folder
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.book_file import BookFile, Charge, ClockRecord, RunRecord
+from fedsynth.privacy.book_file import BookFile, ClockRecord, RunRecord
+from fedsynth.privacy.charge import Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table

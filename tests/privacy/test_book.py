@@ -27,7 +27,8 @@ import pytest
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.book import LARGEST_KEPT, Book
-from fedsynth.privacy.book_file import START, BegunRun, Charge, verify_export
+from fedsynth.privacy.book_file import START, verify_export
+from fedsynth.privacy.charge import BegunRun, Charge
 from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.release import SampledGaussian
 

@@ -215,7 +215,7 @@ class Policy:
         """Return the limits for the question of a ``request``: the site's budget, its run's, and its plan's slots.
 
         If the run has a plan, its budget is that of the plan, which may exceed ``per_run``: the charge names that limit
-        too (``own`` of :class:`~fedsynth.privacy.book_file.Charge`). The slots are those that permit such a question,
+        too (``own`` of :class:`~fedsynth.privacy.charge.Charge`). The slots are those that permit such a question,
         each as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if
         that is ``None``), and the last value is ``None``. Raises :class:`Refused` for a plan that is not approved.
         """

@@ -65,7 +65,7 @@ from fedsynth.federation.wire import (
 )
 from fedsynth.keys import Keys, SecretBytes, seal
 from fedsynth.privacy.book import LARGEST_KEPT, Book
-from fedsynth.privacy.book_file import Charge, Opened
+from fedsynth.privacy.charge import Charge, Opened
 from fedsynth.privacy.cost import protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, add_noise, exponential_mechanism, noise_std
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of

@@ -47,14 +47,9 @@ from fedsynth.privacy.book_file import (
     START,
     AuditHead,
     AuditResult,
-    BegunRun,
     BookFile,
     ChainCheck,
-    Charge,
     ClockRecord,
-    LostCharges,
-    LostRun,
-    Opened,
     PartRecord,
     QuestionRecord,
     Records,
@@ -63,6 +58,7 @@ from fedsynth.privacy.book_file import (
     damaged,
     short,
 )
+from fedsynth.privacy.charge import BegunRun, Charge, LostCharges, LostRun, Opened
 from fedsynth.privacy.cost import ROUNDING, Cost, ProtectedChange, in_full
 
 FREE_AN_HOUR = 1000
@@ -94,7 +90,7 @@ def now() -> datetime:
 class Book:
     """A durable record of questions, safe under concurrent requests from threads and processes.
 
-    Methods name a question by its ``key`` (:class:`~fedsynth.privacy.book_file.Charge`), and the messages of a protocol
+    Methods name a question by its ``key`` (:class:`~fedsynth.privacy.charge.Charge`), and the messages of a protocol
     that takes several, such as a secure sum, by ``turn``, from 0. What must be remembered of earlier messages is the
     question's session.
 
@@ -410,7 +406,7 @@ class Book:
     def charges(self) -> list[dict[str, Any]]:
         """Return the audit rows of all charges, oldest first, as JSON values.
 
-        Each describes the question as its :class:`~fedsynth.privacy.book_file.Charge` does, its cost, and the running
+        Each describes the question as its :class:`~fedsynth.privacy.charge.Charge` does, its cost, and the running
         totals of the run and of the book, for persons of the row's ``unit`` and ``neighbours``; ``replays`` counts how
         often the reply was sent again. If the request stated less, ``quoted`` is the cost for that. The charges that
         :meth:`restored` makes for lost audit rows describe no question, but name the run.

@@ -16,18 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsynth.data.sources import plugin_of
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation, begun
 from fedsynth.federation.noise_record import NoiseRecord, say_nothing
-from fedsynth.federation.simulate import federate, secret_file
+from fedsynth.federation.simulate import secret_file
 from fedsynth.federation.transport import Recorded, Transport, conclude
 from fedsynth.federation.trust import roster_digest
 from fedsynth.files import sync
 from fedsynth.keys import SecretBytes
 from fedsynth.methods import Method, find_method
-from fedsynth.methods.registry import rest_on_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.persons import require_one_row
 from fedsynth.privacy.ledger import Ledger
@@ -37,8 +35,8 @@ from fedsynth.runs.dry_run import dealt, dry_run, steep_rows
 from fedsynth.runs.ending import note_end, tell_ends
 from fedsynth.runs.folder import RunFolder, new_folder, refuse_existing
 from fedsynth.runs.job import Job
-from fedsynth.runs.limitations import with_limitations
 from fedsynth.runs.resolution import resolution
+from fedsynth.runs.simulation import fitted, simulated
 from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema
@@ -93,8 +91,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
         raise Unsupported("the job is one of a deployment; simulate its method, budget and trust with --data instead")
     if job.target and not job.holdout:
         raise Unsupported("--target needs held-out rows to score the classifiers on; add --holdout 0.1")
-    declared = find_method(job.method)
-    declared.check_trust(job.trust)
+    find_method(job.method).check_trust(job.trust)
     job.build_method()  # reports invalid options before rows are read
     trust = job.build_trust()
     split_seed = secrets.randbits(63) if job.seed is None else job.seed
@@ -103,27 +100,16 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
         whole = folder.transcript.with_name(f"{folder.transcript.name}.whole")
         rows = load_rows(job, split_seed, rows_key)
         method = job.build_method(rows.schema)
-        federation = federate(
-            rows.sites,
-            rows.schema,
-            job.budget,
-            trust=trust,
-            unit=job.unit,
-            seed=job.seed,
-            public_sizes=job.public_sizes,
-            exact=not declared.private,
-            queries=declared.queries,
-            unproved=job.unproved,
-            weak_delta=job.weak_delta,
-            transcript=whole,
-            progress=progress,
+        federation = simulated(
+            job, method, rows.schema, rows.sites, trust, sources=[job.data], transcript=whole, progress=progress
         )
-        if place := plugin_of(job.data):
-            federation.rest_on("source", job.data.partition("://")[0], place)
-        federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180")
-        agreed = Agreement.of(federation.terms, len(rows.sites), job.method, method, federation.agreement.roster)
-        federation = replace(federation, noise=_forewarned(job, method, rows), agreed=agreed)
-        outcome = _fitted(job, method, federation, out)
+        federation = replace(
+            federation,
+            looks_at_other_rows=rows.looks_at_other_rows,
+            rfc4180=job.records == "rfc4180",
+            noise=_forewarned(job, method, rows),
+        )
+        outcome = _completed(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(whole).unlink(missing_ok=True)
         conclude(whole, folder.transcript, trust)
@@ -210,7 +196,7 @@ def run_deployed(
         if job.public_sizes:
             sizes = federation.public_sizes()
             federation = replace(federation, sites=tuple(sizes), sizes=sizes)
-        outcome = _fitted(job, method, federation, out)
+        outcome = _completed(job, method, federation, out)
         note_end(folder, deployment.run, deployment.sites)
         with new_folder(out, mode=0o700) as complete:
             conclude(state / "transcript", complete.transcript, trust)
@@ -277,12 +263,9 @@ def _forewarned(job: Job, method: Method, rows: Split) -> NoiseRecord:
     return NoiseRecord(count, say_nothing)
 
 
-def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
-    rest_on_method(method, federation)
-    synthesizer = method.fit(federation)
+def _completed(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
+    synthesizer = fitted(job, method, federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
-    target = job.target or str(job.options.get("target", ""))
-    synthesizer = with_limitations(synthesizer, federation, target)
     lost = tuple(sorted(set(federation.lost)))
     assert synthesizer.statement is not None
     return RunResult(out, synthesizer, synthetic, federation.ledger, synthesizer.statement, lost)

@@ -38,7 +38,7 @@ from fedsynth.federation.wire import Request, agreed_in, decode, encode, is_sign
 from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, SecretBytes, seal, sign, verified
 from fedsynth.keys import digest as keyed_digest
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.book_file import Charge
+from fedsynth.privacy.charge import Charge
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 from fedsynth.privacy.release import Deposit

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedsynth.deploy.host.config import SiteConfig
     from fedsynth.federation.agreement import Agreement
     from fedsynth.privacy.book import Book
-    from fedsynth.privacy.book_file import AuditResult, LostCharges
+    from fedsynth.privacy.book_file import AuditResult
+from fedsynth.privacy.charge import LostCharges
 
 _LISTED = 10  # questions of a run that `account` prints
 _SERVER = "ledger.sqlite"  # in the folder of a compute server, which has its own feature
