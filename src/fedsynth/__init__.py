@@ -8,7 +8,7 @@ The library in five lines, for one data frame or several by site name; the last 
     synthesizer = fedsynth.fit(train, schema, epsilon=1.0, delta=1e-6)
     synthesizer.sample(10_000).to_csv("synthetic.csv"); print(synthesizer.statement)
 
-Methods, trusts and errors are imported from their modules, such as :mod:`fedsynth.methods.aim`.
+Methods, trusts, errors and relations of columns are imported from their modules, such as :mod:`fedsynth.methods.aim`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,11 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
     from fedsynth.privacy.cost import Unit as Unit
     from fedsynth.schema import Boolean as Boolean
     from fedsynth.schema import Categorical as Categorical
-    from fedsynth.schema import Computed as Computed
     from fedsynth.schema import Datetime as Datetime
     from fedsynth.schema import Identifier as Identifier
     from fedsynth.schema import Numeric as Numeric
     from fedsynth.schema import Rule as Rule
     from fedsynth.schema import Schema as Schema
-    from fedsynth.schema import Stored as Stored
 
 # Names are imported on first use, so that the command line answers --help quickly.
 _HOME = {
@@ -53,7 +51,7 @@ _HOME = {
         "federation.simulate": "federate",
         "models.synthesizer": "Synthesizer load",
         "privacy.cost": "Budget Unit",
-        "schema": "Boolean Categorical Computed Datetime Identifier Numeric Rule Schema Stored",
+        "schema": "Boolean Categorical Datetime Identifier Numeric Rule Schema",
     }.items()
     for name in names.split()
 }

@@ -251,10 +251,7 @@ def violations(schema: Schema, values: Values) -> dict[str, Mask]:
         ]
         found[str(rule)] = np.logical_and.reduce(masks)
     for link in schema.links.values():
-        name, form = link.column.name, link.form
-        kind, unit = ("ratio", "") if form.ratio is not None else ("difference", f" {form.unit}" * bool(form.unit))
-        sentence = f"{kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
-        found[sentence] = link.breaks(values[name], values[schema.names[link.other]])
+        found[str(link)] = link.breaks(values[link.column.name], values[schema.names[link.other]])
     columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
     for name, column in columns.items():
         computed = computed_form(column)

@@ -153,7 +153,7 @@ def _type_of(kind: Any, name: str) -> Any:
     """Return the type of an entry of a struct, a mapping or a list."""
     for one in members(kind):
         if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            return next((field.type for field in msgspec.structs.fields(one) if field.name == name), Any)
+            return next((field.type for field in msgspec.structs.fields(one) if field.encode_name == name), Any)
         if inner := [of for of in typing.get_args(one) if of is not Ellipsis and typing.get_origin(one) is not Literal]:
             return inner[-1]
     return Any
@@ -169,7 +169,7 @@ def _value_of(content: Any, name: str) -> Any:
 def _names(kind: Any, path: Sequence[str]) -> list[str]:
     """Return the names of the entries of the struct at ``path``."""
     found = [one for one in members(reduce(_type_of, path, kind)) if isinstance(one, type)]
-    return [name for one in found if issubclass(one, msgspec.Struct) for name in one.__struct_fields__]
+    return [name for one in found if issubclass(one, msgspec.Struct) for name in one.__struct_encode_fields__]
 
 
 def _complaint(kind: Any, found: Any) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -35,13 +35,13 @@ from fedsynth.persons import identify
 from fedsynth.schema import (
     Boolean,
     Categorical,
-    Computed,
     Datetime,
+    Difference,
     Identifier,
     Numeric,
     Rule,
     Schema,
-    Stored,
+    StoredDifference,
 )
 
 SCHEMA = Schema(
@@ -416,13 +416,13 @@ RELATED = Schema(
         Datetime("admitted", "2020-01-01", "2021-01-01", unit="D", timezone="Europe/Zurich"),
         Datetime(
             "discharged", "2020-01-01", "2021-01-01", unit="D", timezone="Europe/Zurich", missing=True,
-            stored=Stored(difference=("discharged", "admitted"), unit="day", lower=0, upper=30),
+            stored=StoredDifference(("discharged", "admitted"), unit="day", lower=0, upper=30),
         ),
         Categorical("ward", ("north", "south"), ordered=True, unknown="other"),
         Categorical("grade", (1, 2, 3), missing=True, unknown="missing"),
         Numeric("bill", 0, 100, decimals=2, outside="drop"),
         Numeric("paid", 0, 50),
-        Numeric("rest", 0, 100, integer=True, computed=Computed(difference=("bill", "paid"))),
+        Numeric("rest", 0, 100, integer=True, computed=Difference(("bill", "paid"))),
         Boolean("again"),
     ),
     rules=(Rule({"ward": ["south"], "again": [True]}),),
@@ -501,7 +501,7 @@ def test_bytes_are_text_cell_by_cell(tmp_path, kind):
         pd.DataFrame({"a": pd.Series([None if cell is None else bytearray(cell) for cell in cells], dtype=object)}),
     ]
     for name, codes in expected.items():
-        column = replace(SCHEMA.asked[SCHEMA.index(name)], name="a")
+        column = msgspec.structs.replace(SCHEMA.asked[SCHEMA.index(name)], name="a")
         schema = Schema((column,))
         assert encode_column(schema, column, table).codes.tolist() == codes, name
         for held in frames:

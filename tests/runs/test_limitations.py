@@ -33,7 +33,7 @@ from fedsynth.rows import Table
 from fedsynth.runs.job import Job
 from fedsynth.runs.limitations import lost_columns, small_groups, with_limitations
 from fedsynth.runs.run import run_simulated
-from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema, StoredDifference
 from fedsynth.secure.site import SecureSum
 
 MANY = Schema(
@@ -225,7 +225,7 @@ def test_a_column_stored_as_a_difference_is_lost_under_what_is_stored():
                 "2020-01-01",
                 "2021-12-31",
                 unit="D",
-                stored=fedsynth.Stored(difference=("discharged", "admitted"), unit="day", lower=0, upper=300),
+                stored=StoredDifference(("discharged", "admitted"), unit="day", lower=0, upper=300),
             ),
         )
     )

@@ -15,15 +15,35 @@ from tests import telco
 from fedsynth.encoding import broken, decode, encode, problems, publish, store, with_numbers
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.rows import Table
-from fedsynth.schema import Boolean, Categorical, Column, Computed, Datetime, Identifier, Numeric, Rule, Schema, Stored
+from fedsynth.schema import (
+    Boolean,
+    Categorical,
+    Column,
+    Datetime,
+    Difference,
+    Identifier,
+    Lookup,
+    Numeric,
+    Product,
+    Rule,
+    Schema,
+    StoredDifference,
+    StoredRatio,
+    Sum,
+)
 from fedsynth.schema.misfits import breaking
 
 BOUNDS: dict[str, Any] = {"lower": 0.0, "upper": 10.0}
 A = Numeric("a", -10, 10, missing=True)
 
 
+def stored(**form: Any) -> StoredDifference | StoredRatio:
+    kind, operands = (StoredRatio, form.pop("ratio")) if "ratio" in form else (StoredDifference, form.pop("difference"))
+    return kind(operands, **{**BOUNDS, **form})
+
+
 def b(**form: Any) -> Numeric:
-    return Numeric("b", -30, 30, missing=True, stored=Stored(**{**BOUNDS, **form}))
+    return Numeric("b", -30, 30, missing=True, stored=stored(**form))
 
 
 DIFFERENCE = Schema((A, b(difference=("b", "a"))))
@@ -31,10 +51,10 @@ REVERSED = Schema((A, b(difference=("a", "b"))))
 RATIO = Schema((A, b(ratio=("b", "a"), lower=-2, upper=3)))
 CHAIN = Schema(
     (
-        Numeric("c", 0, 60, decimals=2, missing=True, computed=Computed(sum=("b", "d"))),
+        Numeric("c", 0, 60, decimals=2, missing=True, computed=Sum(("b", "d"))),
         A,
         b(difference=("b", "a")),
-        Numeric("d", -99, 99, decimals=1, missing=True, stored=Stored(difference=("d", "b"), lower=0, upper=40)),
+        Numeric("d", -99, 99, decimals=1, missing=True, stored=StoredDifference(("d", "b"), lower=0, upper=40)),
     )
 )
 ANY = st.none() | st.floats() | st.integers() | st.text(max_size=3) | st.sampled_from([0.0, -0.0, 5e-324, 1e300])
@@ -60,7 +80,7 @@ def test_differences_of_decimals_lie_on_their_grid():
     schema = Schema(
         (
             Numeric("a", 0, 1, decimals=1, bins=5),
-            Numeric("b", 0, 1, decimals=2, bins=5, stored=Stored(difference=("b", "a"), lower=0, upper=1)),
+            Numeric("b", 0, 1, decimals=2, bins=5, stored=StoredDifference(("b", "a"), lower=0, upper=1)),
         )
     )
     found = encoded(schema, a=[0.1, 0.7], b=[0.3, 0.9])  # 0.3 - 0.1 is below 0.2 in doubles
@@ -132,9 +152,9 @@ def test_computed_columns_are_never_asked_for():
             Numeric("n", 0, 9, integer=True),
             Numeric("price", 0, 5, decimals=2),
             Categorical("city", ("Paris", "Bern"), missing=True),
-            Numeric("paid", 0, 45, decimals=2, computed=Computed(product=("n", "price"))),
-            Numeric("rest", -50, 50, computed=Computed(difference=("paid", "n"))),
-            Categorical("land", ("CH", "FR"), missing=True, computed=Computed(lookup="city", table={"Paris": "FR"})),
+            Numeric("paid", 0, 45, decimals=2, computed=Product(("n", "price"))),
+            Numeric("rest", -50, 50, computed=Difference(("paid", "n"))),
+            Categorical("land", ("CH", "FR"), missing=True, computed=Lookup("city", {"Paris": "FR"})),
         )
     )
     assert schema.names == ("n", "price", "city")
@@ -221,7 +241,7 @@ TIMES = (Datetime("s", "2020-01-01", "2021-01-01", unit="D"), Datetime("t", "202
 
 
 def late(**form: Any) -> Datetime:
-    return Datetime("e", "2020-01-01", "2022-01-01", unit="D", stored=Stored(**{**BOUNDS, **form}))
+    return Datetime("e", "2020-01-01", "2022-01-01", unit="D", stored=stored(**form))
 
 
 @pytest.mark.parametrize(
@@ -235,12 +255,12 @@ def late(**form: Any) -> Datetime:
             "'c' is neither numeric nor datetime",
         ),
         (
-            (Numeric("a", 0, 1, stored=Stored(difference=("a", "b"), **BOUNDS)), b(difference=("b", "a"))),
+            (Numeric("a", 0, 1, stored=StoredDifference(("a", "b"), **BOUNDS)), b(difference=("b", "a"))),
             "come earlier",
         ),
-        ((A, Numeric("b", 0, 1, stored=Stored(difference=("b", "a"), **BOUNDS))), "'a' may be missing"),
+        ((A, Numeric("b", 0, 1, stored=StoredDifference(("b", "a"), **BOUNDS))), "'a' may be missing"),
         (
-            (Numeric("a", 0, 1), Numeric("b", 0, 1, stored=Stored(ratio=("b", "a"), **BOUNDS))),
+            (Numeric("a", 0, 1), Numeric("b", 0, 1, stored=StoredRatio(("b", "a"), **BOUNDS))),
             "may be zero, which makes the value missing",
         ),
         ((A, b(difference=("b", "a"), unit="day")), "a unit applies only to differences of times"),
@@ -253,31 +273,31 @@ def late(**form: Any) -> Datetime:
         ((TIMES[1], late(difference=("e", "t"), unit="day")), "cannot be subtracted; give both the same unit"),
         ((TIMES[0], late(ratio=("e", "s"))), "times, which can only be subtracted"),
         ((A, late(difference=("e", "a"), unit="day")), "mixes numbers and times"),
-        ((A, Numeric("c", 0, 1, missing=True, computed=Computed(sum=("a", "x")))), "operand 'x' is not a column"),
-        ((A, Numeric("c", 0, 1, computed=Computed(sum=("a", "b"))), b(difference=("b", "a"))), "set missing = true"),
+        ((A, Numeric("c", 0, 1, missing=True, computed=Sum(("a", "x")))), "operand 'x' is not a column"),
+        ((A, Numeric("c", 0, 1, computed=Sum(("a", "b"))), b(difference=("b", "a"))), "set missing = true"),
         (
             (
                 A,
-                Numeric("c", 0, 1, missing=True, computed=Computed(sum=("a", "d"))),
-                Numeric("d", 0, 1, missing=True, computed=Computed(sum=("a", "c"))),
+                Numeric("c", 0, 1, missing=True, computed=Sum(("a", "d"))),
+                Numeric("d", 0, 1, missing=True, computed=Sum(("a", "c"))),
             ),
             "operand 'd' is computed itself and must come earlier",
         ),
         ((A, b(difference=("b", "i")), Identifier("i")), "'i' is not stored at the sites"),
         (
-            (A, Boolean("c", computed=Computed(lookup="a", table={"1": True}))),
+            (A, Boolean("c", computed=Lookup("a", {"1": True}))),
             "a lookup needs a categorical or boolean column",
         ),
         (
-            (Categorical("k", ("x", "y")), Boolean("c", computed=Computed(lookup="k", table={"x": True}))),
+            (Categorical("k", ("x", "y")), Boolean("c", computed=Lookup("k", {"x": True}))),
             "the table lacks values of 'k'",
         ),
         (
-            (Boolean("k"), Categorical("c", ("u",), computed=Computed(lookup="k", table={"yes": "v", "no": "u"}))),
+            (Boolean("k"), Categorical("c", ("u",), computed=Lookup("k", {"yes": "v", "no": "u"}))),
             "maps to 'v', which the column does not list",
         ),
         (
-            (Boolean("k"), Categorical("c", ("u",), computed=Computed(lookup="k", table={"maybe": "u"}))),
+            (Boolean("k"), Categorical("c", ("u",), computed=Lookup("k", {"maybe": "u"}))),
             "'maybe', which is not a value of 'k'",
         ),
         ((Identifier("i"),), "all columns are computed or identifiers"),
@@ -308,18 +328,24 @@ def test_rules_about_nothing_are_refused(never: dict[str, Any], says: str):
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("stored = 3", "has stored = 3; write"),
-        ('stored = { difference = ["b", "a"], lower = 0 }', r"lacks \['upper'\] in stored"),
-        ('stored = { difference = ["b", "a"], lower = 0, upper = 1, units = "day" }', r"unknown entries \['units'\]"),
-        ('stored = { difference = ["b", "a"], ratio = ["b", "a"], lower = 0, upper = 1 }', "difference, ratio of"),
+        ("stored = 3", "column 'b': stored = 3; write"),
+        ('stored = { difference = ["b", "a"], lower = 0 }', "column 'b': stored: upper is missing"),
+        (
+            'stored = { difference = ["b", "a"], lower = 0, upper = 1, units = "day" }',
+            "stored: units is unknown; did you mean 'unit'",
+        ),
+        (
+            'stored = { difference = ["b", "a"], ratio = ["b", "a"], lower = 0, upper = 1 }',
+            "with one of the entries difference, ratio",
+        ),
         ('stored = { difference = ["b", "b"], lower = 0, upper = 1 }', "2 different columns"),
-        ("stored = { difference = 7, lower = 0, upper = 1 }", "is not a list of columns"),
+        ("stored = { difference = 7, lower = 0, upper = 1 }", "stored: difference: expected a list of texts, not 7"),
         ('stored = { difference = ["b", "a"], lower = 2, upper = 1 }', "lower <= upper"),
-        ('stored = { difference = ["b", "a"], lower = "x", upper = 1 }', "wrong type in stored"),
-        ("computed = { }", "has none of sum, difference, product, lookup"),
-        ('computed = { lookup = "a" }', "computed needs lookup"),
-        ('[[rule]]\nforbid = { a = ["x"] }', r"write never = \{ column"),
-        ("[rule]\nnever = 1", "rule entries that are not tables"),
+        ('stored = { difference = ["b", "a"], lower = "x", upper = 1 }', "stored: lower: expected a number, not 'x'"),
+        ("computed = { }", "with one of the entries sum, difference, product, lookup"),
+        ('computed = { lookup = "a" }', "computed: table is missing"),
+        ('[[rule]]\nforbid = { a = ["x"] }', "rule 1: forbid is unknown; known are never"),
+        ("[rule]\nnever = 1", r"rule: expected tables, each under its own \[\[rule\]\]"),
     ],
 )
 def test_files_with_wrong_forms_say_what_to_write(entry: str, says: str):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -291,7 +292,7 @@ def read_typed(
     names, selected, bad = source.columns(), _selected(source, columns), BadLines()
     asked = {column.name: column for column in schema.asked}
     # Sites never read computed columns, so that no row is left out because of them.
-    plain = (c if c.name in asked else replace(c, missing=True) for c in schema.plain(names).asked)
+    plain = (c if c.name in asked else msgspec.structs.replace(c, missing=True) for c in schema.plain(names).asked)
     typed = {column.name: column for column in plain if column.name in {*asked, *selected}}
     held = _whole(source, {name: typed.get(name) for name in names if name in {*typed, *selected}}, bad)
     encoded = {name: encode_column(schema, column, held) for name, column in typed.items()}

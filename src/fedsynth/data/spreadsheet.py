@@ -16,7 +16,7 @@ import pandas as pd
 from fedsynth.errors import number_of
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Categorical
-from fedsynth.schema.forms import Computed, Identifier
+from fedsynth.schema.forms import Identifier, Lookup
 
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?\s*", re.IGNORECASE | re.ASCII)
 _BEGINS = tuple("=+-@＝＋－＠")  # spreadsheets in East Asian locales take the wide ones, too
@@ -47,8 +47,8 @@ def formula_warnings(schema: Schema) -> list[str]:
         elif isinstance(column, Categorical):
             texts = [str(label) for label in column.labels]
         form = getattr(column, "computed", None)
-        if isinstance(form, Computed):
-            texts += [str(result) for result in (form.table or {}).values()]
+        if isinstance(form, Lookup):
+            texts += [str(result) for result in form.table.values()]
         named = [column.name] if is_formula(column.name) else []
         values = sorted({text for text in texts if is_formula(text)})
         said = [f"the name of column {column.name!r}"] * bool(named)

@@ -114,7 +114,7 @@ def _position(schema: Schema, name: str) -> int:
         form = schema.links[at].form
         raise SchemaError(
             f"conditions on {name!r} are not supported: the model represents the "
-            f"{'ratio' if form.ratio else 'difference'} of {' and '.join(form.operands)} instead; draw more rows and "
+            f"{form.kind} of {' and '.join(form.operands)} instead; draw more rows and "
             "keep those that meet the condition"
         )
     return at

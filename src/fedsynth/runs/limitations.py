@@ -119,7 +119,7 @@ def _named(table: Table, at: int) -> str:
     """Return a column's name, or what it is stored as, such as "discharged - admitted"."""
     if (link := table.schema.links.get(at)) is None:
         return shown(table.schema.stored[at].name)
-    return shown((" / " if link.form.ratio else " - ").join(link.form.operands))
+    return shown((" / " if link.is_ratio else " - ").join(link.form.operands))
 
 
 def _written(column: Numeric | Datetime, values: Floats) -> list[str]:

@@ -2,7 +2,7 @@
 
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.schema.derive import Rule
-from fedsynth.schema.forms import Computed, Identifier, Stored
+from fedsynth.schema.forms import Difference, Identifier, Lookup, Product, StoredDifference, StoredRatio, Sum
 from fedsynth.schema.schema import MISSING, Schema
 
 __all__ = [
@@ -10,11 +10,15 @@ __all__ = [
     "Boolean",
     "Categorical",
     "Column",
-    "Computed",
     "Datetime",
+    "Difference",
     "Identifier",
+    "Lookup",
     "Numeric",
+    "Product",
     "Rule",
     "Schema",
-    "Stored",
+    "StoredDifference",
+    "StoredRatio",
+    "Sum",
 ]

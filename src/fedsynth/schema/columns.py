@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from msgspec import Meta
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
@@ -40,7 +43,7 @@ from fedsynth.schema.canonical import (
     since_1970,
     spells_value,
 )
-from fedsynth.schema.forms import UNITS, Computed, Identifier, Stored
+from fedsynth.schema.forms import UNITS, Computed, DeclaredColumn, Number, Stored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +52,8 @@ Codes = NDArray[np.int64]
 Handling = Literal["row left out", "clipped", "counted as 'other'", "counted as missing"]
 LARGEST = 1e30  # largest bound in a schema file: squares and single precision must represent all values within it
 LARGEST_INTEGER = 2**53  # largest integer up to which doubles represent every integer
+
+_Time = Annotated[str, Meta(description='a time as ISO 8601 text, such as "2026-03-31"')]
 
 
 @dataclass(frozen=True)
@@ -128,8 +133,7 @@ def _join_truth_values(codes: dict[str, int]) -> None:
                 codes.setdefault(other, codes[known])
 
 
-@dataclass(frozen=True)
-class Categorical:
+class Categorical(DeclaredColumn, frozen=True):
     """A categorical column: one of a list of ``values``, all text or all integers.
 
     Cells are compared by value (:mod:`fedsynth.schema.canonical`): the text ``"1"`` in the list, or ``"+1"``, stands
@@ -148,18 +152,17 @@ class Categorical:
     """
 
     name: str
-    values: tuple[str, ...] | tuple[int, ...]
+    values: Annotated[tuple[str | int, ...], Meta(description="a list of texts or of whole numbers")]
     missing: bool = False
     ordered: bool = False
     unknown: Literal["drop", "other", "missing"] = "drop"
     computed: Computed | None = None
-    kind: ClassVar[str] = "categorical"
-    is_number: ClassVar[bool] = False
+    is_number: ClassVar[Literal[False]] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.values, str):  # its letters would be the values
             raise SchemaError(f"column {self.name!r} has values = {self.values!r}; list them, as [{self.values!r}]")
-        object.__setattr__(self, "values", tuple(self.values))
+        force_setattr(self, "values", tuple(self.values))
         if not self.values:
             raise SchemaError(f"column {self.name!r} lists no values; list all values that it may have")
         if not (self._text or all(type(value) is int for value in self.values)):
@@ -247,8 +250,7 @@ _TRUE = {"true", "t", "yes", "y", "1"}
 _FALSE = {"false", "f", "no", "n", "0"}
 
 
-@dataclass(frozen=True)
-class Boolean:
+class Boolean(DeclaredColumn, frozen=True):
     """A boolean column; text such as ``yes``, ``no``, ``t``, ``f``, ``1`` and ``0`` is understood.
 
     ``missing`` admits missing values. A ``computed`` column is looked up from another column
@@ -258,8 +260,7 @@ class Boolean:
     name: str
     missing: bool = False
     computed: Computed | None = None
-    kind: ClassVar[str] = "boolean"
-    is_number: ClassVar[bool] = False
+    is_number: ClassVar[Literal[False]] = False
 
     @property
     def size(self) -> int:
@@ -286,8 +287,7 @@ class Boolean:
         return pd.Series(pd.arrays.BooleanArray(codes == 1, codes == 2), name=self.name)
 
 
-@dataclass(frozen=True)
-class Numeric:
+class Numeric(DeclaredColumn, frozen=True):
     """A numeric column between public bounds ``low`` and ``high``, discretised into bins.
 
     ``edges`` are bin edges from ``low`` to ``high``. Without them the range is divided into ``bins`` bins of equal
@@ -302,8 +302,8 @@ class Numeric:
     """
 
     name: str
-    low: float
-    high: float
+    low: Number
+    high: Number
     edges: tuple[float, ...] | None = None
     bins: int = 32
     integer: bool = False
@@ -312,18 +312,18 @@ class Numeric:
     outside: Literal["clip", "drop"] = "clip"
     stored: Stored | None = None
     computed: Computed | None = None
-    kind: ClassVar[str] = "numeric"
-    is_number: ClassVar[bool] = True
+    is_number: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         number = int if self.integer else float
         for bound in ("low", "high"):
             value = getattr(self, bound)
-            if not math.isfinite(value) or (self.integer and (value != int(value) or abs(value) > LARGEST_INTEGER)):
+            finite = abs(value) <= sys.float_info.max
+            if not finite or (self.integer and (value != int(value) or abs(value) > LARGEST_INTEGER)):
                 raise SchemaError(f"column {self.name!r} has {bound} = {value}; give a finite {number.__name__}")
-            object.__setattr__(self, bound, number(value))
+            force_setattr(self, bound, number(value))
         if self.edges is not None:
-            object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
+            force_setattr(self, "edges", tuple(float(edge) for edge in self.edges))
         _one_of(self.name, "outside", self.outside, ("clip", "drop"))
         check_bins(self.name, self.low, self.high, self.edges, self.bins)
         if self.decimals is not None and (self.integer or self.decimals not in range(13)):
@@ -424,8 +424,7 @@ def sound_bounds(low: float, high: float) -> bool:
     return max(abs(low), abs(high)) <= LARGEST and (low == high or high - low >= 1 / LARGEST)
 
 
-@dataclass(frozen=True)
-class Datetime:
+class Datetime(DeclaredColumn, frozen=True):
     """A datetime column between public bounds ``low`` and ``high`` (ISO 8601 text), discretised into bins.
 
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
@@ -436,21 +435,20 @@ class Datetime:
     """
 
     name: str
-    low: str
-    high: str
-    edges: tuple[str, ...] | None = None
+    low: _Time
+    high: _Time
+    edges: tuple[_Time, ...] | None = None
     bins: int = 32
     unit: str = "s"
     timezone: str | None = None
     missing: bool = False
     outside: Literal["clip", "drop"] = "clip"
     stored: Stored | None = None
-    kind: ClassVar[str] = "datetime"
-    is_number: ClassVar[bool] = True
+    is_number: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         if self.edges is not None:
-            object.__setattr__(self, "edges", tuple(self.edges))
+            force_setattr(self, "edges", tuple(self.edges))
         _one_of(self.name, "unit", self.unit, tuple(UNITS))
         _one_of(self.name, "outside", self.outside, ("clip", "drop"))
         if self.timezone is not None:
@@ -550,11 +548,6 @@ class Datetime:
 
 
 Column = Categorical | Boolean | Numeric | Datetime
-
-
-KINDS: dict[str, type[Column | Identifier]] = {
-    kind.kind: kind for kind in (Categorical, Boolean, Numeric, Datetime, Identifier)
-}
 
 
 _FLOAT = re.compile(

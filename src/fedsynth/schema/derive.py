@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
@@ -44,7 +45,19 @@ from fedsynth.schema.columns import (
     code_of,
     sound_bounds,
 )
-from fedsynth.schema.forms import Computed, Identifier, Stored, microseconds_of
+from fedsynth.schema.forms import (
+    Computed,
+    Declared,
+    Difference,
+    Identifier,
+    Lookup,
+    Product,
+    Stored,
+    StoredDifference,
+    StoredRatio,
+    Sum,
+    microseconds_of,
+)
 
 Mask = NDArray[np.bool_]
 Values = Mapping[str, NDArray[Any]]
@@ -59,8 +72,7 @@ NEAR = 1e-12  # tolerated relative rounding error of computed numbers
 # Rules
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Declared, frozen=True):
     """A combination of values of two or three categorical columns that no row has.
 
     ``Rule(never={"internet": ["no"], "streaming": ["yes", "no"]})`` forbids both values of streaming where internet is
@@ -68,7 +80,7 @@ class Rule:
     rule lists values of two or three columns.
     """
 
-    never: Mapping[str, Sequence[str | int | bool]] = field(hash=False)
+    never: Mapping[str, Sequence[str | int | bool]]
 
     def __post_init__(self) -> None:
         lists = isinstance(self.never, Mapping) and all(
@@ -79,7 +91,10 @@ class Rule:
                 f"a rule has never = {self.never!r}; list values of two or three columns, as in "
                 'never = { internet = ["no"], streaming = ["yes", "no"] }'
             )
-        object.__setattr__(self, "never", {name: tuple(values) for name, values in self.never.items()})
+        force_setattr(self, "never", {name: tuple(values) for name, values in self.never.items()})
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.never))
 
     def __str__(self) -> str:
         return "never " + " with ".join(
@@ -192,16 +207,26 @@ class ColumnLink:
     step: float
 
     @property
+    def is_ratio(self) -> bool:
+        """Whether the ratio of the two columns is stored, and not their difference."""
+        return isinstance(self.form, StoredRatio)
+
+    @property
     def scale(self) -> int:
         """Differences are rounded to multiples of ``1 / scale`` (0.3 - 0.1 is then 0.2); 0 means no rounding."""
         return self.held.per_unit if self.held.per_unit > 1 else 0
+
+    def __str__(self) -> str:
+        form, unit = self.form, getattr(self.form, "unit", None)
+        bounds = f"from {form.lower:g} to {form.upper:g}" + f" {unit}" * bool(unit)
+        return f"{form.kind} {' and '.join(form.operands)} {bounds}"
 
     def held_numbers(self, own: Floats, other: Floats) -> Floats:
         """Return the differences or ratios to be stored, not yet clipped, as float64.
 
         Missing values are NaN, and so is a ratio to a number that is practically zero (below 1e-200).
         """
-        if self.form.ratio is not None:
+        if self.is_ratio:
             divisor = np.where(np.abs(other) < TINY, np.nan, other)
             ratio: Floats = np.where(np.abs(own) < TINY, 0.0, own) / divisor
             return ratio
@@ -225,7 +250,7 @@ class ColumnLink:
         value, the result lies outside these bounds (see :meth:`breaks`).
         """
         low, high = self._limits(other)
-        raw = held * other if self.form.ratio is not None else other + self.sign * self.step * held
+        raw = held * other if self.is_ratio else other + self.sign * self.step * held
         cells, each = self.column.bins_as_cells, self.column.per_unit
         if each:
             low, high = low * each, high * each
@@ -243,7 +268,7 @@ class ColumnLink:
         near = NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
         if isinstance(self.column, Datetime):  # whole units, which doubles represent exactly
             near = np.zeros_like(values)
-        elif self.form.ratio is not None and self.column.per_unit:
+        elif self.is_ratio and self.column.per_unit:
             near = near + 0.5 / self.column.per_unit
         broken: Mask = (values < low - near) | (values > high + near)
         return broken
@@ -251,9 +276,7 @@ class ColumnLink:
     def _limits(self, other: Floats) -> tuple[Floats, Floats]:
         """Return the lowest and the highest value that the form admits, given the values ``other``."""
         ends = (self.form.lower, self.form.upper)
-        first, last = (
-            end * other if self.form.ratio is not None else other + self.sign * self.step * end for end in ends
-        )
+        first, last = (end * other if self.is_ratio else other + self.sign * self.step * end for end in ends)
         return np.minimum(first, last), np.maximum(first, last)
 
 
@@ -281,7 +304,7 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
             raise _wrong(column, f"operand {name!r} is neither numeric nor datetime")
         if other.stored is not None and positions[name] not in found:
             raise _wrong(column, f"operand {name!r} is derived itself and must come earlier; move it up")
-        if form.ratio is not None and form.ratio[0] != column.name:
+        if isinstance(form, StoredRatio) and form.operands[0] != column.name:
             raise _wrong(
                 column, f"the column must be the numerator of its ratio; write ratio = ['{column.name}', '{name}']"
             )
@@ -291,14 +314,14 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
 
 def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Datetime, form: Stored) -> ColumnLink:
     step, integer, decimals = _step(column, form, column, other), False, None
-    if form.difference is not None:
+    if isinstance(form, StoredDifference):
         integer = step == 1 and column.per_unit == other.per_unit == 1
         both = min(column.per_unit, other.per_unit) > 0 and step == 1
         decimals = round(math.log10(max(column.per_unit, other.per_unit))) if both and not integer else None
     for operand in (column, other):
         if max(abs(operand.bin_edges[0]), abs(operand.bin_edges[-1])) > LARGEST:
             raise _wrong(column, f"operand {operand.name!r} has bounds beyond {LARGEST:g}; give it in another unit")
-    zero = form.ratio is not None and other.bin_edges[0] < TINY and other.bin_edges[-1] > -TINY
+    zero = isinstance(form, StoredRatio) and other.bin_edges[0] < TINY and other.bin_edges[-1] > -TINY
     if (zero or other.missing) and not column.missing:
         why = "be zero" if zero else "be missing"
         raise _wrong(column, f"operand {other.name!r} may {why}, which makes the value missing; set missing = true")
@@ -322,9 +345,11 @@ def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Date
 def _step(column: Column, form: Stored | Computed, first: Column, second: Column) -> float:
     """Check that the form can combine two operands; return its unit in units of the operands (1 for numbers)."""
     times = [operand for operand in (first, second) if isinstance(operand, Datetime)]
-    if form.difference is None or not times:
+    if not isinstance(form, Difference | StoredDifference):
         if times:
             raise _wrong(column, f"operand {times[0].name!r} holds times, which can only be subtracted")
+        return 1.0
+    if not times:
         if form.unit is not None:
             raise _wrong(column, "a unit applies only to differences of times; leave it out")
         return 1.0
@@ -382,7 +407,7 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
             if name not in ready:
                 raise _wrong(column, _unknown(name, columns, ready))
         operands = [ready[name] for name in form.operands]
-        if form.lookup is not None:
+        if isinstance(form, Lookup):
             _check_lookup(column, operands[0], form)
         elif not isinstance(column, Numeric):
             raise _wrong(column, "only a numeric column can be computed from numbers")
@@ -390,18 +415,17 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
             raise _wrong(column, f"operand {wrong[0]!r} is neither numeric nor datetime")
         elif column.stored is not None:
             raise _wrong(column, "it is both stored and computed; give only one of the two")
-        elif form.difference is not None:
+        elif isinstance(form, Difference):
             _step(column, form, *operands)
         else:
             for operand in operands:
                 _step(column, form, operand, operand)
-        if any(operand.missing for operand in operands) and form.lookup is None and not column.missing:
+        if any(operand.missing for operand in operands) and not isinstance(form, Lookup) and not column.missing:
             raise _wrong(column, "an operand may be missing, which makes the value missing; set missing = true")
         ready[column.name] = column
 
 
-def _check_lookup(column: Column, source: Column, form: Computed) -> None:
-    assert form.table is not None
+def _check_lookup(column: Column, source: Column, form: Lookup) -> None:
     if not isinstance(column, Categorical | Boolean) or not isinstance(source, Categorical | Boolean):
         raise _wrong(column, "a lookup needs a categorical or boolean column, looked up by another such column")
     given = {code_of(source, key, ()): value for key, value in form.table.items()}
@@ -425,9 +449,8 @@ def computed_form(column: Column | Identifier) -> Computed | None:
 
 def computed_values(column: Column, form: Computed, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:
     """Return a computed column's values, rounded as the column declares but not clipped."""
-    if form.lookup is not None:
+    if isinstance(form, Lookup):
         source = columns[form.lookup]
-        assert form.table is not None
         assert isinstance(source, Categorical | Boolean)
         assert isinstance(column, Categorical | Boolean)
         leads = np.full(source.size, column.size - 1)
@@ -435,9 +458,13 @@ def computed_values(column: Column, form: Computed, values: Values, columns: Map
             leads[code_of(source, key, ())] = code_of(column, value, ())
         return leads[values[form.lookup]]
     operands = [values[name] for name in form.operands]
-    if form.difference is not None:
-        found = (operands[0] - operands[1]) / _step(column, form, *(columns[name] for name in form.operands))
-    else:
-        found = np.sum(operands, axis=0) if form.sum is not None else np.prod(operands, axis=0)
+    found: NDArray[Any]
+    match form:
+        case Sum():
+            found = np.sum(operands, axis=0)
+        case Product():
+            found = np.prod(operands, axis=0)
+        case Difference():
+            found = (operands[0] - operands[1]) / _step(column, form, *(columns[name] for name in form.operands))
     assert isinstance(column, Numeric)
     return np.rint(found * column.per_unit) / column.per_unit + 0.0 if column.per_unit else found

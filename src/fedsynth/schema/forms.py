@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
 
 from fedsynth.errors import InvalidParameter, SchemaError
 
@@ -26,6 +27,7 @@ UNITS: dict[str, int] = {
     "h": 3600 * 10**6,
     "D": 86400 * 10**6,
 }
+Number = Annotated[int | float, Meta(description="a number")]
 _WORDS = {"second": "s", "minute": "min", "hour": "h", "day": "D"}  # names of units in forms
 
 
@@ -39,86 +41,131 @@ def microseconds_of(unit: str) -> int:
     return known
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """Declares that a numeric or datetime column is stored as its ``difference`` from, or ``ratio`` to, another column.
-
-    Give one of the two, as a pair of column names: the first minus the second, or the first divided by the second. One
-    of them is the column itself, which must be the first in a ratio. Sites encode, and models represent, this
-    difference or ratio between ``lower`` and ``upper``; decoding recovers the value from it. Differences of times are
-    in a ``unit``: day, hour, minute or second. Raises :class:`SchemaError` for invalid operands or bounds.
-    """
-
-    difference: tuple[str, str] | None = None
-    ratio: tuple[str, str] | None = None
-    unit: str | None = None
-    lower: float
-    upper: float
-
-    def __post_init__(self) -> None:
-        _only_one(self, "stored", "difference", "ratio")
-        for what in ("difference", "ratio"):
-            _operands(self, what, 2, 2)
-        if not (math.isfinite(self.lower) and math.isfinite(self.upper) and self.lower <= self.upper):
-            raise SchemaError(f"stored needs finite bounds with lower <= upper, not {self.lower} and {self.upper}")
+class Declared(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base class of what a schema file declares; the tags of its classes tell what."""
 
     @property
-    def operands(self) -> tuple[str, str]:
-        """Names of the two columns, in the order in which they are subtracted or divided."""
-        found = self.difference or self.ratio
-        assert found is not None
-        return found
+    def kind(self) -> str:
+        """The tag of the class."""
+        return str(self.__struct_config__.tag)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Computed:
-    """Declares that a column is computed from other columns when rows are decoded; sites are never queried about it.
+class DeclaredColumn(Declared, frozen=True, dict=True, tag_field="type", tag=str.lower):
+    """Base class of a ``[[column]]`` of a schema file, by its entry ``type``."""
 
-    The value is the ``sum`` or ``product`` of numeric columns, the ``difference`` of two columns (the first minus the
-    second; of times in a ``unit``: day, hour, minute or second), or looked up: ``table`` maps each value (as text) of
-    the column ``lookup``, categorical or boolean, to the result. Give one of the four (``lookup`` together with
-    ``table``); columns are given by name. Raises :class:`SchemaError` for invalid operands.
+
+class Relation(Declared, frozen=True, omit_defaults=True, tag_field="relation"):
+    """Base class of the relations by which a column follows from others, in its entry ``stored`` or ``computed``.
+
+    In a schema file, a relation is a table of entries; the one with the operands has the relation's tag as its key. A
+    further relation is a class with a tag of its own in the union :data:`Stored` or :data:`Computed`. Raises
+    :class:`SchemaError` for invalid operands.
     """
 
-    sum: tuple[str, ...] | None = None
-    difference: tuple[str, str] | None = None
-    product: tuple[str, ...] | None = None
-    lookup: str | None = None
-    table: Mapping[str, str | int | bool] | None = field(default=None, hash=False)
-    unit: str | None = None
-
-    def __post_init__(self) -> None:
-        _only_one(self, "computed", "sum", "difference", "product", "lookup")
-        for what, most in (("sum", 64), ("difference", 2), ("product", 64)):
-            _operands(self, what, 2, most)
-        if (self.lookup is None) != (not self.table):
-            raise SchemaError("computed needs lookup (a column) together with table (the result for each value of it)")
+    most: ClassVar[int] = 2
 
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the columns from which the value is computed, in order."""
-        return self.sum or self.difference or self.product or (str(self.lookup),)
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        names, tag = self.operands, self.kind
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise SchemaError(f"{tag} = {names!r} is not a list of columns; write their names in quotes")
+        if not 2 <= len(names) <= self.most or len(set(names)) < len(names):
+            several = " or more" * (self.most > 2)
+            raise SchemaError(f"{tag} = {list(names)} must name 2 different columns{several}")
+        force_setattr(self, "operands", tuple(names))
 
 
-def _only_one(form: Stored | Computed, name: str, *kinds: str) -> None:
-    if len(given := [kind for kind in kinds if getattr(form, kind) is not None]) != 1:
-        raise SchemaError(f"{name} has {', '.join(given) or 'none'} of {', '.join(kinds)}; give one of them")
+class _Bounded(Relation, frozen=True, kw_only=True):
+    lower: Number
+    upper: Number
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not -math.inf < self.lower <= self.upper < math.inf:
+            raise SchemaError(f"stored needs finite bounds with lower <= upper, not {self.lower} and {self.upper}")
 
 
-def _operands(form: Stored | Computed, kind: str, least: int, most: int) -> None:
-    """Convert a form's operands to a tuple of ``least`` to ``most`` names."""
-    names = getattr(form, kind)
-    if names is None:
-        return
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise SchemaError(f"{kind} = {names!r} is not a list of columns; write their names in quotes")
-    if not least <= len(names) <= most or len(set(names)) < len(names):
-        raise SchemaError(f"{kind} = {list(names)} must name {least} different columns" + (" or more" * (most > least)))
-    object.__setattr__(form, kind, tuple(names))
+class StoredDifference(_Bounded, frozen=True, tag="difference"):
+    """Declares that a numeric or datetime column is stored as its difference from another column.
+
+    ``operands`` are the names of two columns, of which one is the column itself: the first minus the second. Sites
+    encode, and models represent, this difference between ``lower`` and ``upper``; decoding recovers the value from it.
+    Differences of times are in a ``unit``: day, hour, minute or second. Raises :class:`SchemaError` for invalid
+    operands or bounds.
+    """
+
+    operands: tuple[str, ...] = field(name="difference")
+    unit: str | None = None
 
 
-@dataclass(frozen=True)
-class Identifier:
+class StoredRatio(_Bounded, frozen=True, tag="ratio"):
+    """Declares that a numeric column is stored as its ratio to another column.
+
+    ``operands`` are the column's own name and the other one's: the first divided by the second. The ratio lies between
+    ``lower`` and ``upper``, as in :class:`StoredDifference`.
+    """
+
+    operands: tuple[str, ...] = field(name="ratio")
+
+
+class Sum(Relation, frozen=True, tag="sum"):
+    """Declares that a column is the sum of the numeric columns ``operands``, when rows are decoded.
+
+    Sites are never queried about a computed column. Raises :class:`SchemaError` for invalid operands.
+    """
+
+    most = 64
+    operands: tuple[str, ...] = field(name="sum")
+
+
+class Difference(Relation, frozen=True, tag="difference"):
+    """Declares that a column is the difference of two ``operands``, the first minus the second, as in :class:`Sum`.
+
+    Differences of times are in a ``unit``: day, hour, minute or second.
+    """
+
+    operands: tuple[str, ...] = field(name="difference")
+    unit: str | None = None
+
+
+class Product(Relation, frozen=True, tag="product"):
+    """Declares that a column is the product of the numeric columns ``operands``, as in :class:`Sum`."""
+
+    most = 64
+    operands: tuple[str, ...] = field(name="product")
+
+
+class Lookup(Relation, frozen=True, tag="lookup"):
+    """Declares that a column is looked up by another one, ``lookup``, both categorical or boolean, as in :class:`Sum`.
+
+    ``table`` maps each value (as text) of the other column to the result.
+    """
+
+    lookup: str
+    table: Mapping[str, str | int | bool]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Name of the column that is looked up, as a tuple."""
+        return (self.lookup,)
+
+    def __post_init__(self) -> None:
+        if not self.table:
+            raise SchemaError("lookup needs a table with the result for each value of the column")
+
+    def __hash__(self) -> int:
+        return hash((self.lookup, frozenset(self.table)))
+
+
+Stored = StoredDifference | StoredRatio
+Computed = Sum | Difference | Product | Lookup
+
+
+class Identifier(DeclaredColumn, frozen=True, tag="id"):
     """A column ``name`` of generated identifiers, unique within every synthetic table; sites never see it.
 
     ``form`` is ``"sequence"`` (1, 2, 3, ...), ``"uuid"`` (random, version 4), or a pattern in which each ``#`` stands
@@ -128,10 +175,9 @@ class Identifier:
 
     name: str
     form: str = "sequence"
-    kind: ClassVar[str] = "id"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.form, str) or (self.form not in ("sequence", "uuid") and "#" not in self.form):
+        if self.form not in ("sequence", "uuid") and "#" not in self.form:
             raise SchemaError(
                 f"column {self.name!r} has form = {self.form!r}; write sequence, uuid, or a pattern such as P-#####"
             )

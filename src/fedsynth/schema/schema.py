@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -12,17 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import tomli_w
+from msgspec import Meta
 
 from fedsynth.cliques import Clique
-from fedsynth.errors import DataWarning, FedsynthError, SchemaError, nearest
+from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, SchemaError, nearest
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.plugins import named
 from fedsynth.schema.bins import MOST_COLUMNS
 from fedsynth.schema.columns import (
-    KINDS,
     LARGEST,
     Boolean,
     Categorical,
@@ -41,15 +41,18 @@ from fedsynth.schema.derive import (
     forbidden_cells,
     links_of,
 )
-from fedsynth.schema.forms import Computed, Identifier, Stored
+from fedsynth.schema.forms import Computed, Identifier, Relation, Stored
 from fedsynth.schema.misfits import with_lines
+from fedsynth.settings import members, read_settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
+_Kind = TypeVar("_Kind")
 FORMAT = 1
+_RELATIONS = {"stored": Stored, "computed": Computed}
 _MOST_CODES = 1 << 22  # values and bins of all columns: more would exhaust the memory before a row is read
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 _DRAFT = """\
@@ -202,13 +205,14 @@ class Schema:
     def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
         """Return the schema as TOML text, without default values; ``comments`` has comment lines by column name."""
         content = self._content(self.columns)
-        head = tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})
+        columns = content.pop("column")
+        head = tomli_w.dumps({"fedsynth_schema": FORMAT, **content})
         blocks = [head + (_DRAFT + "draft = true\n" if self.drafted else "")]
-        for entry in content["column"]:
-            remarks = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
-            forms = "".join(f"{key} = {_inline(entry.pop(key))}\n" for key in ("stored", "computed") if key in entry)
-            blocks.append(f"[[column]]\n{remarks}{tomli_w.dumps(entry)}{forms}")
-        blocks += [f"[[rule]]\nnever = {_inline(rule.never)}\n" for rule in self.rules]
+        for column in columns:
+            remarks = "".join(f"# {line}\n" for line in (comments or {}).get(column["name"], ()))
+            relations = _lines({key: column.pop(key) for key in ("stored", "computed") if key in column})
+            blocks.append(f"[[column]]\n{remarks}{tomli_w.dumps(column)}{relations}")
+        blocks += [f"[[rule]]\n{_lines(_entries(rule))}" for rule in self.rules]
         return "\n".join(blocks)
 
     @classmethod
@@ -223,19 +227,9 @@ class Schema:
                 f"the file lacks fedsynth_schema = {FORMAT} and is not a schema of this version; if it is a schema, "
                 "add this line at the top (docs/schema.md), or use the fedsynth version that wrote it"
             )
-        columns = _columns(_tables(content, "column"))
-        rules = [_rule(entry) for entry in _tables(content, "rule")]
-        missing_values = content.pop("missing_values", list(MISSING))
-        if not isinstance(missing_values, list) or not all(isinstance(value, str) for value in missing_values):
-            raise SchemaError(f"the schema has missing_values = {missing_values!r}; give a list of strings")
-        draft = content.pop("draft", False)
-        if not isinstance(draft, bool):
-            raise SchemaError(f"the schema has draft = {draft!r}; write true, or delete the line")
-        if content:
-            raise SchemaError(
-                f"unknown entries {sorted(content)} in the schema; known: missing_values, draft, column, rule"
-            )
-        return cls(tuple(columns), tuple(missing_values), draft, tuple(rules))
+        file = _read(_File, content, "the schema")
+        rules = tuple(_read(Rule, entry, f"rule {at}") for at, entry in enumerate(file.rule, 1))
+        return cls(_columns(file.column), file.missing_values, file.draft, rules)
 
     def save(self, path: Path | str) -> None:
         """Write the schema to a TOML file, which replaces an existing one only when it is complete."""
@@ -253,32 +247,28 @@ class Schema:
         content: dict[str, Any] = (
             {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
         )
-        return {**content, "column": [_entry(column) for column in columns]}
+        return {**content, "column": [_entries(column) for column in columns]}
 
 
 def _plain(column: Column) -> Column:
     """Return a column without its stored or computed form."""
-    if isinstance(column, Numeric):
-        return replace(column, stored=None, computed=None)
-    return replace(column, stored=None) if isinstance(column, Datetime) else replace(column, computed=None)
+    forms = {key: None for key in _RELATIONS if hasattr(column, key)}
+    return msgspec.structs.replace(column, **forms)
 
 
-def _entry(column: Column | Identifier) -> dict[str, Any]:
-    """Return a column as TOML values, without its defaults."""
-    entry: dict[str, Any] = {"name": column.name, "type": column.kind}
-    for field in dataclasses.fields(column):
-        value = getattr(column, field.name)
-        is_default = field.default is not dataclasses.MISSING and value == field.default
-        if field.name != "name" and value is not None and not is_default:
-            entry[field.name] = _toml_value(value)
-    return entry
+def _entries(declared: Column | Identifier | Rule) -> dict[str, Any]:
+    """Return a struct of the schema as the entries of a TOML file, without its defaults."""
+    name = {"name": declared.name} if not isinstance(declared, Rule) else {}
+    content = {**name, **msgspec.to_builtins(declared, enc_hook=float)}  # doubles of NumPy are no float to msgspec
+    for key in ("stored", "computed"):
+        if content.get(key):
+            del content[key]["relation"]  # the key of its operands says the same
+    defaults = {entry.encode_name: entry.default for entry in msgspec.structs.fields(declared)}
+    return {key: value for key, value in content.items() if value is not None and value != defaults.get(key)}
 
 
-def _toml_value(value: Any) -> Any:
-    if isinstance(value, Stored | Computed):
-        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {name: _toml_value(part) for name, part in held.items() if part is not None}
-    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+def _lines(entries: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_inline(value)}\n" for key, value in entries.items())
 
 
 def _inline(value: Any) -> str:
@@ -295,44 +285,36 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _inline(name)
 
 
-def _tables(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    entries = content.pop(key, [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise SchemaError(f"the schema has {key} entries that are not tables; write each under its own [[{key}]]")
-    return [dict(entry) for entry in entries]
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    column: Annotated[list[dict[str, Any]], Meta(description="tables, each under its own [[column]]")] = []
+    rule: Annotated[list[dict[str, Any]], Meta(description="tables, each under its own [[rule]]")] = []
+    missing_values: tuple[str, ...] = MISSING
+    draft: bool = False
 
 
-def _rule(entry: dict[str, Any]) -> Rule:
-    if set(entry) != {"never"}:
-        raise SchemaError(f"a rule has the entries {sorted(entry)}; write never = {{ column = [values], ... }}")
-    return Rule(entry["never"])
-
-
-def _form(name: str, key: str, entry: Any) -> Stored | Computed:
-    """Build the stored or computed form of a column; errors have the column's name."""
-    kind = Stored if key == "stored" else Computed
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    if not isinstance(entry, dict):
-        raise SchemaError(
-            f"column {name!r} has {key} = {entry!r}; write {key} = {{ ... }} with entries from {sorted(known)}"
-        )
-    if unknown := sorted(set(entry) - set(known)):
-        raise SchemaError(
-            f"column {name!r} has unknown entries {unknown} in {key}; {nearest(unknown[0], sorted(known))}"
-        )
-    if lacking := [one for one, what in known.items() if what.default is dataclasses.MISSING and one not in entry]:
-        raise SchemaError(f"column {name!r} lacks {lacking} in {key}; add them")
+def _read(kind: type[_Kind], entries: Mapping[str, Any], where: str) -> _Kind:
+    """Return the struct that the entries of a table describe; ``where`` begins the message of an error."""
     try:
-        return kind(**entry)
-    except SchemaError as error:
-        raise SchemaError(f"column {name!r}: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise SchemaError(
-            f"column {name!r} has an entry of the wrong type in {key} ({error}); see docs/schema.md"
-        ) from error
+        return read_settings(kind, entries, where, ".".join)
+    except InvalidParameter as error:
+        raise SchemaError(str(error)) from error
 
 
-def _columns(entries: list[dict[str, Any]]) -> list[Column | Identifier]:
+def _relation(union: Any, key: str, entries: Any) -> Relation:
+    """Return the relation in a ``union`` that a column's entry ``key`` describes: its tag is one of the entries."""
+    kinds = _by_tag(union)
+    named = [tag for tag in kinds if isinstance(entries, dict) and tag in entries]
+    if len(named) != 1:
+        raise SchemaError(f"{key} = {entries!r}; write {key} = {{ ... }} with one of the entries {', '.join(kinds)}")
+    relation: Relation = _read(kinds[named[0]], entries, key)
+    return relation
+
+
+def _by_tag(union: Any) -> dict[str, Any]:
+    return {kind.__struct_config__.tag: kind for kind in members(union)}
+
+
+def _columns(entries: Sequence[dict[str, Any]]) -> tuple[Column | Identifier, ...]:
     """Return the columns, unless they, or their bins, are too many for any run."""
     if len(entries) > MOST_COLUMNS:
         raise SchemaError(f"the schema has {len(entries)} columns; at most {MOST_COLUMNS} are allowed")
@@ -347,35 +329,21 @@ def _columns(entries: list[dict[str, Any]]) -> list[Column | Identifier]:
                 f"the columns up to {column.name!r} have {codes} values and bins together, more than {_MOST_CODES}; "
                 "give columns fewer bins or values"
             )
-    return found
+    return tuple(found)
 
 
 def _column(entry: dict[str, Any]) -> Column | Identifier:
     name = entry.get("name")
     if not isinstance(name, str):
         raise SchemaError('a column has no name; every [[column]] needs name = "..."')
-    kind = entry.pop("type", None)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
-    fields = {field.name: field for field in dataclasses.fields(KINDS[kind])}
-    if unknown := sorted(set(entry) - set(fields)):
-        hint = nearest(unknown[0], sorted(fields), f"a {kind} column has")
-        raise SchemaError(f"column {name!r} has unknown entries {unknown}; {hint}")
-    required = {field for field, one in fields.items() if one.default is dataclasses.MISSING}
-    if lacking := sorted(required - set(entry)):
-        raise SchemaError(f"column {name!r} lacks {lacking}; add them, since {kind} columns need them")
-    for key, value in entry.items():
-        if key in ("stored", "computed"):
-            entry[key] = _form(name, key, value)
-            continue
-        expected = fields[key].default
-        if isinstance(expected, bool) != isinstance(value, bool) and key not in ("values",):
-            raise SchemaError(f"column {name!r} has {key} = {value!r}, which has the wrong type; see docs/schema.md")
-        entry[key] = tuple(value) if isinstance(value, list) else value
+    kinds = _by_tag(Column | Identifier)
+    if (kind := entry.get("type")) not in list(kinds):
+        raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), kinds)}")
     try:
-        column = KINDS[kind](**entry)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(f"column {name!r} has an entry of the wrong type ({error}); see docs/schema.md") from error
+        relations = {key: _relation(union, key, entry[key]) for key, union in _RELATIONS.items() if key in entry}
+    except SchemaError as error:
+        raise SchemaError(f"column {name!r}: {error}") from error
+    column: Column | Identifier = _read(kinds[kind], {**entry, **relations}, f"column {name!r}")
     if isinstance(column, Numeric) and not sound_bounds(column.low, column.high):
         raise SchemaError(
             f"column {name!r} has bounds [{column.low:g}, {column.high:g}], which computations cannot handle: their "

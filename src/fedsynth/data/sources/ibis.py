@@ -334,7 +334,7 @@ def held_value(link: ColumnLink, schema: Schema, own: Any, other: Any) -> Any:
     import ibis
 
     first, second = _number(link.column, own), _number(schema.asked[link.other], other)
-    if link.form.ratio is not None:
+    if link.is_ratio:
         small = _double(TINY)
         divisor = ibis.ifelse(second.abs() < small, ibis.null("float64"), second)
         return ibis.ifelse(first.abs() < small, _double(0.0), first) / divisor
