@@ -18,9 +18,7 @@ from fedsynth.rows import Table
 from fedsynth.schema.canonical import canonical_text, canonical_texts
 from fedsynth.schema.columns import (
     Column,
-    Datetime,
     Encoded,
-    Numeric,
     distinct_values,
     is_missing,
     is_text,
@@ -207,7 +205,7 @@ def with_numbers(table: Table, rng: np.random.Generator) -> Table:
     """
     numbers = dict(table.numbers)
     for at, column in enumerate(table.schema.stored):
-        if isinstance(column, Numeric | Datetime) and at not in numbers:
+        if column.is_number and at not in numbers:
             codes = table.codes[at].astype(np.int64)
             numbers[at] = column.bins_as_cells.values(codes, rng.random(len(codes)))
     return replace(table, numbers=numbers)
@@ -220,7 +218,7 @@ def published(table: Table) -> Values:
     codes instead, and one that derives columns raises :class:`Unsupported`; :func:`with_numbers` draws the numbers.
     """
     schema = table.schema
-    numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
+    numbers = [at for at, column in enumerate(schema.stored) if column.is_number]
     if schema.derives and not set(numbers) <= set(table.numbers):
         raise Unsupported("these rows hold no numbers to derive columns from; encode them from a frame or file")
     values: dict[str, NDArray[Any]] = {
@@ -258,9 +256,10 @@ def violations(schema: Schema, values: Values) -> dict[str, Mask]:
         if computed is None or not {name, *computed.operands} <= set(values):
             continue
         right = computed_values(column, computed, values, columns)
-        if not isinstance(column, Numeric):
+        if not column.is_number:
             found[f"{name} as its table says"] = values[name] != right
             continue
+        assert not column.is_time
         with np.errstate(invalid="ignore"):
             near = NEAR * np.maximum(1.0, np.abs(right)) + (0.5 / column.per_unit if column.per_unit else 0.0)
             off = (np.abs(values[name] - right) > near) | (right < column.low - near) | (right > column.high + near)
@@ -289,7 +288,7 @@ def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.Dat
     rows = len(next(iter(values.values())))
     series = {
         column.name: column.series(values[column.name])
-        if isinstance(column, Numeric | Datetime)
+        if column.is_number
         else column.decode(values[column.name].astype(np.int64), rng)
         for column in schema.columns
         if isinstance(column, Column)

@@ -25,7 +25,7 @@ from fedsynth.cliques import Clique, Workload
 from fedsynth.errors import SchemaError, Unsupported, listed
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import Column, Datetime, Numeric, binned
+from fedsynth.schema.columns import Column, binned
 from fedsynth.schema.misfits import Misfits, findings, with_lines
 
 _CHUNK = 1 << 16  # rows counted at a time
@@ -216,7 +216,7 @@ class Table:
         """
         codes, numbers = [], {}
         for at, (column, found) in enumerate(zip(schema.stored, values, strict=True)):
-            if isinstance(column, Numeric | Datetime) and found.dtype == np.float64:
+            if column.is_number and found.dtype == np.float64:
                 found, numbers[at] = binned(column, found)
             codes.append(found.astype(np.min_scalar_type(column.size - 1), copy=False))
         return cls(schema, tuple(codes), numbers)

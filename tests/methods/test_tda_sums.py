@@ -74,7 +74,7 @@ def test_an_e_step_over_sites_is_that_of_the_pooled_numbers():
     for at, column in enumerate((1, 3)):
         described = SCHEMA.columns[column]
         assert isinstance(described, Numeric)
-        centre, half = scaling(described)
+        centre, half = scaling(described.bin_edges)
         x = table.numbers[column][~np.isnan(table.numbers[column])]
         pooled = e_step((x - centre) / half, np.ones(len(x)), coefficients[:, at])
         assert counts[at] == pytest.approx(pooled.counts, abs=1e-6)

@@ -15,7 +15,6 @@ import pandas as pd
 
 from fedsynth.errors import number_of
 from fedsynth.schema import Schema
-from fedsynth.schema.columns import Categorical
 from fedsynth.schema.forms import Identifier, Lookup
 
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?\s*", re.IGNORECASE | re.ASCII)
@@ -44,8 +43,8 @@ def formula_warnings(schema: Schema) -> list[str]:
         texts: list[str] = []
         if isinstance(column, Identifier):
             texts = [column.form]
-        elif isinstance(column, Categorical):
-            texts = [str(label) for label in column.labels]
+        elif not column.is_number:
+            texts = list(column.texts)
         form = getattr(column, "computed", None)
         if isinstance(form, Lookup):
             texts += [str(result) for result in form.table.values()]

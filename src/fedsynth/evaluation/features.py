@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported, from_extra
 from fedsynth.rows import Table
-from fedsynth.schema.columns import Datetime, Numeric
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Features = NDArray[np.float64]
@@ -168,7 +167,7 @@ def public_features(table: Table, target: str) -> NDArray[np.float32]:
     for at, column in enumerate(schema.stored):
         if at == label:
             continue
-        if isinstance(column, Numeric | Datetime):
+        if column.is_number:
             if at not in table.numbers:
                 raise Unsupported(
                     f"the rows hold no numbers of {column.name!r}, only codes; encode the rows of synthesizer.sample"
@@ -191,7 +190,7 @@ def labels(table: Table, target: str) -> NDArray[np.int64]:
     Raises :class:`Unsupported` for a numeric target, and :class:`SchemaError` for an unknown one.
     """
     at = table.schema.index(target)
-    if isinstance(table.schema.stored[at], Numeric | Datetime):
+    if table.schema.stored[at].is_number:
         raise Unsupported(f"{target!r} is numeric; a classifier needs a categorical target")
     return table.codes[at].astype(np.int64)
 

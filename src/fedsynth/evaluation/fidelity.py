@@ -13,7 +13,6 @@ from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import is_numeric
 from fedsynth.evaluation.score import Summary
 from fedsynth.rows import Table
-from fedsynth.schema import Datetime
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,8 @@ def heaps_of(real: Table) -> Heaps:
 
 def _written(table: Table, column: int, value: float) -> str:
     described = table.schema.stored[column]
-    if isinstance(described, Datetime):
-        moment = np.datetime64(int(value) * described.microseconds, "us")
+    if described.is_time:
+        moment = described.times(np.array(value))
         return str(np.datetime_as_string(moment, unit="D" if described.unit == "D" else "auto"))
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.15g}"
 

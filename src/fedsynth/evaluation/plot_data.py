@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.rows import Table
-from fedsynth.schema import Categorical, Column, Datetime, Numeric
+from fedsynth.schema import Column
 
 _BARS = 20  # bars of a plot; further categories share one bar
 _ATOMS = 4  # values of a column of numbers that have a bar of their own, at most
@@ -103,16 +103,16 @@ def plot_data(real: Table, synthetic: Table) -> PlotData:
 
 def _column(real: Table, synthetic: Table, column: int) -> ColumnPlotData:
     described = real.schema.stored[column]
-    if isinstance(described, Numeric | Datetime):
+    if described.is_number:
         return _numbers(described, real, synthetic, column)
     size = real.schema.sizes[column]
     shares = [np.bincount(table.codes[column], minlength=size) / len(table) for table in (real, synthetic)]
-    labels = _labels(described)
+    labels = described.texts
     values = size - described.missing
     shown = np.arange(values)
     if values > _BARS:
         keep = np.argsort(-(shares[0] + shares[1])[:values], kind="stable")[: _BARS - 1]
-        shown = np.sort(keep) if isinstance(described, Categorical) and described.ordered else keep
+        shown = keep if described.is_nominal else np.sort(keep)
     names = [labels[code] for code in shown]
     bars = [share[shown].tolist() for share in shares]
     if len(shown) < values:
@@ -127,8 +127,9 @@ def _column(real: Table, synthetic: Table, column: int) -> ColumnPlotData:
     return ColumnPlotData(described.name, described.kind, tuple(names), tuple(roles), tuple(bars[0]), tuple(bars[1]))
 
 
-def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, column: int) -> ColumnPlotData:
+def _numbers(described: Column, real: Table, synthetic: Table, column: int) -> ColumnPlotData:
     """Return one bar for each value if there are few, else bars of atoms, bins and tails."""
+    assert described.is_number
     known = [table.numbers[column][~np.isnan(table.numbers[column])] for table in (real, synthetic)]
     distinct = np.union1d(*known)
     few = len(distinct) <= _BARS
@@ -143,7 +144,7 @@ def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, colum
     ]
     edges, logarithmic = np.zeros(0), False
     if any(map(len, rest)):
-        edges, logarithmic = _edges(described, *rest)
+        edges, logarithmic = _edges(*rest, is_time=described.is_time, whole=described.is_time or described.integer)
         bars += _bins(described, edges, rest)
     if described.missing:
         gone = [int(np.isnan(table.numbers[column]).sum()) for table in (real, synthetic)]
@@ -155,7 +156,7 @@ def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, colum
         tuple(role for role, _, _ in bars),
         tuple(count[0] / len(real) for _, _, count in bars),
         tuple(count[1] / len(synthetic) for _, _, count in bars),
-        _written(described, edges) if isinstance(described, Datetime) else tuple(edges.tolist()),
+        _written(described, edges) if described.is_time else tuple(edges.tolist()),
         logarithmic,
         () if few else _quantiles(described, known),
     )
@@ -177,7 +178,7 @@ def _atoms(known: Sequence[Values]) -> Values:
     return np.sort(sorted(found, key=lambda value: -found[value])[:_ATOMS])
 
 
-def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tuple[Values, bool]:
+def _edges(real: Values, synthetic: Values, *, is_time: bool, whole: bool) -> tuple[Values, bool]:
     """Return the edges of the bins, and whether their scale is logarithmic.
 
     They cover the central 98 % of the real rows, extended to extreme values that are not far away. On a linear scale,
@@ -188,13 +189,12 @@ def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tu
         *(float(everything.min()), *np.quantile(body, [0.01, 0.5, 0.99]).tolist()),
         float(everything.max()),
     )
-    logarithmic = isinstance(described, Numeric) and low >= 0 and middle - low < _SKEW * (high - low)
+    logarithmic = not is_time and low >= 0 and middle - low < _SKEW * (high - low)
     unit = float(np.quantile(body[body > 0], 0.1)) if logarithmic else 1.0
     ends = [math.asinh(one / unit) if logarithmic else one for one in (least, low, high, most)]
     reach = _TAIL * (ends[2] - ends[1])
     start = ends[0] if ends[1] - ends[0] <= reach or not reach else ends[1]
     end = ends[3] if ends[3] - ends[2] <= reach or not reach else ends[2]
-    whole = isinstance(described, Datetime) or described.integer
     if whole and not logarithmic:
         start, end = math.floor(start), math.floor(end) + 1
         step = math.ceil((end - start) / _BARS)
@@ -209,9 +209,7 @@ def _edges(described: Numeric | Datetime, real: Values, synthetic: Values) -> tu
     return edges, logarithmic
 
 
-def _bins(
-    described: Numeric | Datetime, edges: Values, sides: Sequence[Values]
-) -> Iterator[tuple[Role, str, Sequence[int]]]:
+def _bins(described: Column, edges: Values, sides: Sequence[Values]) -> Iterator[tuple[Role, str, Sequence[int]]]:
     """Yield the bars of bins and, if either table has rows beyond them, of tails; the last bin is closed."""
     counts = []
     for side in sides:
@@ -228,14 +226,14 @@ def _bins(
         itertools.pairwise(edges), itertools.pairwise(texts), inner, strict=True
     ):
         label = f"{one} to {two}"
-        if isinstance(described, Numeric) and described.integer:
+        if described.is_number and not described.is_time and described.integer:
             label = one if end - start == 1 else f"{one} to {_written(described, [end - 1])[0]}"
         yield "bin", label, count
     if any(above):
         yield "above", f"{texts[-1]} and above (up to {most})", above
 
 
-def _quantiles(described: Numeric | Datetime, known: Sequence[Values]) -> tuple[tuple[str, str, str], ...]:
+def _quantiles(described: Column, known: Sequence[Values]) -> tuple[tuple[str, str, str], ...]:
     """Return the 1 %, 50 % and 99 % quantiles of both tables, or nothing if either has no known value."""
     if not all(map(len, known)):
         return ()
@@ -244,11 +242,11 @@ def _quantiles(described: Numeric | Datetime, known: Sequence[Values]) -> tuple[
     return tuple(zip(names, *(_written(described, side, digits=4) for side in sides), strict=True))
 
 
-def _written(described: Numeric | Datetime, values: Iterable[float], digits: int = 6) -> tuple[str, ...]:
+def _written(described: Column, values: Iterable[float], digits: int = 6) -> tuple[str, ...]:
     """Return numbers as text, or times in ISO 8601: as dates if the unit is days or they span over 20 days."""
     numbers = np.asarray(list(values), dtype=np.float64)
-    if isinstance(described, Datetime):
-        times = (numbers * described.microseconds).astype(np.int64).astype("datetime64[us]")
+    if described.is_time:
+        times = described.times(numbers)
         days = described.unit == "D" or (len(numbers) > 1 and np.ptp(numbers) * described.microseconds > 20 * 86400e6)
         return tuple(np.datetime_as_string(times, unit="D" if days else "m").tolist())
     return tuple(
@@ -257,9 +255,3 @@ def _written(described: Numeric | Datetime, values: Iterable[float], digits: int
         else f"{one:.{digits}g}"
         for one in numbers.tolist()
     )
-
-
-def _labels(column: Column) -> list[str]:
-    if isinstance(column, Categorical):
-        return [str(value) for value in column.labels]
-    return ["no", "yes"]

@@ -34,7 +34,6 @@ from fedsynth.evaluation.metric import FEW_ROWS, Rule
 from fedsynth.evaluation.persons import standard_error
 from fedsynth.evaluation.score import Estimate, Score, Verdict
 from fedsynth.rows import Table
-from fedsynth.schema.columns import Numeric
 
 _KEPT, _LOST = 0.9, 0.5  # shares of what other real rows keep
 _MEAN_GAP, _LARGE_MEAN_GAP, _GAP = 0.05, 0.25, 0.15  # of similarities to their references
@@ -64,7 +63,7 @@ def means(real: Table, synthetic: Table) -> Score | None:
     off: list[str] = []
     for at, numbers in real.numbers.items():
         column, rows = real.schema.stored[at], np.flatnonzero(~np.isnan(numbers))
-        if not isinstance(column, Numeric) or not len(rows):
+        if column.is_time or not len(rows):
             continue
         known, made = numbers[rows], synthetic.numbers[at]
         made = made[~np.isnan(made)]

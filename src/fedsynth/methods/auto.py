@@ -35,7 +35,6 @@ from fedsynth.methods.pilot import Pilot, pilot
 from fedsynth.methods.privsyn import pairs_worth_releasing
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import Survey, noise_groups, noise_of, one_way, survey
-from fedsynth.schema.columns import Datetime, Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -171,7 +170,7 @@ class Auto:
         self._at(schema)
 
         # 1. Single columns.
-        numbers = any(isinstance(column, Numeric | Datetime) for column in schema.stored)
+        numbers = any(column.is_number for column in schema.stored)
         first = self.survey_share or (FINE if numbers else COARSE)
         found = survey(federation, first if columns > 1 else 1.0)
         room = self.max_megabytes or room_for(found.total, noise_of(federation, share_left(first), 2 * columns))

@@ -18,7 +18,6 @@ from fedsynth.methods.interactions import MOST_CONTRASTS, Contrasts, Interaction
 from fedsynth.methods.measure import EXACT_STD, weights_for
 from fedsynth.rows import pairs_of
 from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
-from fedsynth.schema.columns import Categorical
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -74,7 +73,7 @@ def halvings(at: int, column: Column, cells: AdaptiveBins, most: int) -> list[Ha
         return []
     total = float(cells.counts.sum()) or 1.0
     parts = [_first_half(np.roll(np.arange(size), int(column.missing)), cells.counts)]
-    if isinstance(column, Categorical) and not column.ordered:
+    if column.is_nominal:
         common = np.argsort(-cells.counts, kind="stable")
         parts += [_first_half(order, cells.counts) for order in (common, np.concatenate([common[::2], common[1::2]]))]
         if cells.counts[common[0]] > total / 2:

@@ -21,7 +21,6 @@ from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
 from fedsynth.methods.surveyed_column import column_bins
 from fedsynth.schema.bins import Floats
-from fedsynth.schema.columns import Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -138,7 +137,7 @@ def _levels(schema: Schema, sites: int = 1) -> list[list[AdaptiveBins]]:
     for values, at in sorted((_values(of[-1]), at) for at, of in enumerate(levels) if len(of) == LEVELS):
         if values <= left:
             left -= _with_values(levels[at], left)
-        elif values < math.inf and isinstance(schema.stored[at], Numeric):  # no time is nearest to zero
+        elif values < math.inf and not schema.stored[at].is_time:  # no time is nearest to zero
             wide.append(at)
     for at in wide:
         _with_values(levels[at], min(_NEAREST, min(room, spare) // len(wide)))

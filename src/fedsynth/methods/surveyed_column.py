@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from fedsynth.methods.measure import EXACT_STD
 from fedsynth.schema.bins import Floats, Grid, Integers
-from fedsynth.schema.columns import Datetime, Numeric
 
 if TYPE_CHECKING:
     from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -81,7 +80,7 @@ def _without_atoms(
     from fedsynth.models.atoms import Atoms, Level, separate
 
     counts = [table.values.copy() for table in tables]
-    if len(levels) == 1 or not isinstance(column, Numeric | Datetime):
+    if len(levels) == 1 or not column.is_number:
         return Atoms(*np.zeros((5, 0))), counts
     parts = [
         Level(level.grid, table.values[: len(level.grid)], table.std if table.std > EXACT_STD else 0.0)
@@ -158,7 +157,7 @@ def _apart(
     others[at[at < size]] = 0.0
     clear = clear_range(others, std)
     near = (clear.start - 1 <= at) & (at <= clear.stop) if clear.stop else np.zeros(len(at), dtype=bool)
-    if first.grid is not None and isinstance(column, Numeric):
+    if first.grid is not None and not column.is_time:
         near |= at == first.grid.nearest_to_zero
     needed = np.where(near, HIDDEN, standing_out(size))
     needed[at >= size] = 0.0
@@ -219,7 +218,7 @@ def _next_to_zero(column: Column, grid: Grid, free: Mask) -> Floats:
     """
     found = free.copy()
     found[len(grid) :] = False
-    if isinstance(column, Numeric):
+    if not column.is_time:
         zero = grid.nearest_to_zero
         beside = found & (np.abs(np.arange(len(found)) - zero) == 1)
         found = beside if beside.any() else found & (np.arange(len(found)) == zero)

@@ -21,7 +21,7 @@ from fedsynth.methods.measure import check_shares, share_left, shares
 from fedsynth.methods.registry import COLUMN, category, method
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, ProductSums
-from fedsynth.schema import Categorical, Schema
+from fedsynth.schema import Schema
 from fedsynth.schema.bins import Grid
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
 
 def _is_nominal(schema: Schema, at: int) -> bool:
     column = schema.stored[at]
-    return isinstance(column, Categorical) and not column.ordered and column.size > 2
+    return column.is_nominal and column.size > 2
 
 
 def level_orders(

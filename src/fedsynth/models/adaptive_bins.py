@@ -28,7 +28,7 @@ from fedsynth.models.piecewise import piecewise_mean
 from fedsynth.models.saved import DrawnColumn, check_cells, read_floats, read_grid, read_integers
 from fedsynth.models.stratified import stratified_uniforms
 from fedsynth.schema.bins import Axis, Grid
-from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
+from fedsynth.schema.columns import Column
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -80,14 +80,11 @@ class AdaptiveBins:
         schema's bins, if these are 33 to 128), or one for each value if there are at most 128 integers or rounded
         values; a category one cell per code. A number's cells next to zero are cut further, by magnitude.
         """
-        grid = None
-        if isinstance(column, Numeric | Datetime):
-            factor = FACTOR if isinstance(column, Numeric) else 0.0  # no time is the origin of all others
-            grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE, factor)
-        cells = cls._unknown(np.arange(column.size if grid is None else len(grid) + column.missing), grid)
-        if isinstance(column, Categorical) and column.in_order:
-            cells = replace(cells, in_order=len(column.values))
-        return cells
+        if not column.is_number:
+            return replace(cls._unknown(np.arange(column.size), None), in_order=column.ordered_codes)
+        factor = 0.0 if column.is_time else FACTOR  # no time is the origin of all others
+        grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE, factor)
+        return cls._unknown(np.arange(len(grid) + column.missing), grid)
 
     @classmethod
     def levels(cls, column: Column) -> list[AdaptiveBins]:
@@ -113,7 +110,7 @@ class AdaptiveBins:
     @classmethod
     def of_bins(cls, column: Column) -> AdaptiveBins:
         """Return the schema's own bins or values of ``column``, each its own group with a count of 1."""
-        if not isinstance(column, Numeric | Datetime):
+        if not column.is_number:
             return cls.of(column)
         return cls._unknown(np.arange(column.size), column.bins_as_cells)
 
@@ -187,7 +184,7 @@ class AdaptiveBins:
 
     def covers(self, column: Column) -> bool:
         """Return whether the fine cells are the schema's own bins or values of ``column``."""
-        if not isinstance(column, Numeric | Datetime):
+        if not column.is_number:
             return True
         return self.grid is not None and np.array_equal(self.grid.upper, column.bins_as_cells.upper)
 
@@ -206,10 +203,9 @@ class AdaptiveBins:
         """
         if self.grid is not None:
             return self.size - (len(self.groups) > len(self.grid))
-        if not (isinstance(column, Categorical) and column.in_order):
+        if column.is_number or not column.ordered_codes:
             return 2 if self.size == 2 else 0
-        values = self.groups[: len(column.values)]
-        others = self.groups[len(column.values) :]
+        values, others = np.split(self.groups, [column.ordered_codes])
         backwards = values[:-1][np.diff(values) < 0]  # a union of rare values is the last group but may start early
         return int(min([values.max() + 1, *others, *backwards]))
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedsynth.encoding import encode_column
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.schema import Schema
-from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.schema.columns import Column
 
 _LISTED = 20  # most values of a category listed in an error
 
@@ -74,11 +74,7 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
     for name, value in asked.items():
         at = _position(schema, name)
         column = schema.stored[at]
-        found[at] = (
-            _number(schema, column, value)
-            if isinstance(column, Numeric | Datetime)
-            else _category(schema, column, value)
-        )
+        found[at] = _number(schema, column, value) if column.is_number else _category(schema, column, value)
     return found
 
 
@@ -99,9 +95,9 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
         column = schema.stored[_position(schema, name)]
         low, dots, high = value.partition("..")
         found[name] = value
-        if dots and isinstance(column, Numeric | Datetime):
+        if dots and column.is_number:
             first, last = column.low, column.high
-            if isinstance(column, Datetime) and column.timezone is not None:
+            if column.is_time and column.timezone is not None:
                 # as times, since text without a zone is in the column's zone in bounds, but in UTC in values
                 first, last = column.series(column.bin_edges[[0, -1]])
             found[name] = (low or first, high or last)
@@ -128,14 +124,14 @@ def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[
     return int(encoded.codes[0]), number, [fault.wrong for fault in encoded.faults]
 
 
-def _category(schema: Schema, column: Categorical | Boolean, value: Any) -> Is:
-    labels = column.labels if isinstance(column, Categorical) else (False, True)
+def _category(schema: Schema, column: Column, value: Any) -> Is:
+    assert not column.is_number
     if isinstance(value, tuple | list | set | dict):
         wrong = ["is not a single value"]
     else:
         code, _, wrong = _read(schema, column, value)
     if wrong:
-        listed = ", ".join(map(str, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")
+        listed = ", ".join(map(str, column.labels[:_LISTED])) + (", ..." if len(column.labels) > _LISTED else "")
         known = listed + (" or missing (None)" if column.missing else "")
         raise SchemaError(
             f"the condition on {column.name!r} cannot be met: {value!r} {wrong[0]}; the column has {known}"
@@ -143,7 +139,8 @@ def _category(schema: Schema, column: Categorical | Boolean, value: Any) -> Is:
     return Is(code)
 
 
-def _number(schema: Schema, column: Numeric | Datetime, value: Any) -> Between | Missing:
+def _number(schema: Schema, column: Column, value: Any) -> Between | Missing:
+    assert column.is_number
     known = f"the column has values from {column.low} to {column.high}" + (
         " and missing values (None)" * column.missing
     )

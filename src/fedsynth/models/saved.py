@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema.bins import MOST_COLUMNS, Floats, Grid, Integers
-from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.columns import Column
 
 LARGEST = 1e18  # of a number in a saved array: sums of them, and of their squares, stay finite
 _NEAR = 1e-6  # tolerated difference of a sum of shares from 1
@@ -134,8 +134,8 @@ def check_cells(column: Column, grid: Grid | None, cells: int) -> None:
     The cells are the codes of a category or, with a ``grid``, its intervals and one cell of missing values if the
     column admits them. All values of the grid must be values of the column.
     """
-    if not isinstance(column, Numeric | Datetime) or grid is None:
-        fits = grid is None and not isinstance(column, Numeric | Datetime) and cells == column.size
+    if not column.is_number or grid is None:
+        fits = grid is None and not column.is_number and cells == column.size
     else:
         low, high = (float(edge) for edge in column.bin_edges[[0, -1]])
         half = 0.5 / grid.per_unit if grid.per_unit else 0.0

@@ -42,7 +42,7 @@ from fedsynth.privacy.statement import SavedStatement, Statement
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Grid
-from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.columns import Column
 from fedsynth.text import printable
 
 FORMAT = 1
@@ -139,7 +139,7 @@ class Bins:
 
     def cells(self, column: Column) -> Grid | None:
         """Return the bins of a number or time."""
-        return column.bins_as_cells if isinstance(column, Numeric | Datetime) else None
+        return column.bins_as_cells if column.is_number else None
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return nothing: the schema alone determines how codes become values."""
@@ -299,7 +299,7 @@ class Synthesizer:
         """
         at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
         column = self.schema.stored[at]
-        if isinstance(column, Numeric | Datetime):
+        if column.is_number:
             raise InvalidParameter(f"{target!r} is numeric or datetime; rows can be balanced only over a category")
         given = [rows_of for code in range(column.size) if (rows_of := self._given({at: Is(code)})) is not None]
         many = np.bincount(np.arange(count) % len(given))

@@ -20,7 +20,7 @@ from fedsynth.methods.registry import stated
 from fedsynth.models.card import HiddenGroups, Limitations, LostColumn, shown
 from fedsynth.models.synthesizer import ModelAxis, Synthesizer
 from fedsynth.runs.resolution import TWICE, resolution, weakest_columns
-from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
+from fedsynth.schema.columns import Column
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -75,10 +75,10 @@ def lost_columns(
 
 def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn | None:
     codes, name = table.codes[at], _named(table, at)
-    if not isinstance(column, Numeric | Datetime):
+    if not column.is_number:
         alone = len(codes) >= _FEWEST and column.size > 1 and (codes == codes[0]).all()
         return LostColumn("one value", name, shown(_names(column)[codes[0]]), 1.0) if alone else None
-    bounds = _bounds(column)
+    bounds = " to ".join(_written(column, column.bin_edges[[0, -1]]))
     grid = column.bins_as_cells
     cells = codes.astype(np.int64)
     if (numbers := table.numbers.get(at)) is not None:
@@ -104,15 +104,11 @@ def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn 
 
 def _share_next_to_zero(column: Column, axis: ModelAxis, table: Table, at: int) -> float:
     """Return the share of the drawn rows in the cells of a number beside that of zero; 0 without such cells."""
-    if not isinstance(column, Numeric) or (grid := axis.cells(column)) is None or at not in table.numbers:
+    if column.is_time or (grid := axis.cells(column)) is None or at not in table.numbers:
         return 0.0
     known = table.numbers[at][~np.isnan(table.numbers[at])]
     beside = np.abs(np.searchsorted(grid.upper, known) - grid.nearest_to_zero) == 1
     return float(np.count_nonzero(beside) / max(1, len(table)))
-
-
-def _bounds(column: Numeric | Datetime) -> str:
-    return " to ".join(_written(column, column.bin_edges[[0, -1]]))
 
 
 def _named(table: Table, at: int) -> str:
@@ -122,10 +118,10 @@ def _named(table: Table, at: int) -> str:
     return shown((" / " if link.is_ratio else " - ").join(link.form.operands))
 
 
-def _written(column: Numeric | Datetime, values: Floats) -> list[str]:
+def _written(column: Column, values: Floats) -> list[str]:
     """Return numbers as text, or times in ISO 8601."""
-    if isinstance(column, Datetime):
-        times = (values * column.microseconds).astype(np.int64).astype("datetime64[us]")
+    if column.is_time:
+        times = column.times(values)
         return [str(time) for time in np.datetime_as_string(times, unit="D" if column.unit == "D" else "s")]
     return [f"{value:,.0f}" if value == round(value) else f"{value:.6g}" for value in values.tolist()]
 
@@ -199,5 +195,5 @@ def _some(
 
 def _names(column: Column) -> list[str]:
     """Return the names of a categorical column's values in the order of their codes, missing ones last."""
-    values = [str(value) for value in column.labels] if isinstance(column, Categorical) else ["no", "yes"]
-    return values + ["(missing)"] * column.missing
+    assert not column.is_number
+    return [*column.texts, *["(missing)"] * column.missing]

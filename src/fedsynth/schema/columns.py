@@ -10,7 +10,9 @@ cannot be known here. Cells of bytes are read as text (:func:`readable`).
 
 In every column, missing values have the last code, or -1 if the column admits none; -1 leaves a row out. ``size`` is
 the number of codes. ``encode(values, missing)`` takes a mask of the missing values (bool), and ``decode(codes, rng)``
-returns a series named like the column.
+returns a series named like the column. ``is_number`` is true of numeric and datetime columns, which have bins between
+bounds, and false of the others, which have ``labels``. ``is_time`` is true of datetime columns, for which zero has no
+meaning.
 """
 
 from __future__ import annotations
@@ -158,6 +160,7 @@ class Categorical(DeclaredColumn, frozen=True):
     unknown: Literal["drop", "other", "missing"] = "drop"
     computed: Computed | None = None
     is_number: ClassVar[Literal[False]] = False
+    is_time: ClassVar[Literal[False]] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.values, str):  # its letters would be the values
@@ -208,9 +211,20 @@ class Categorical(DeclaredColumn, frozen=True):
         return _integers(np.array([*self.labels, 0])[codes], gone, self)
 
     @property
-    def in_order(self) -> bool:
-        """Whether the order of ``values`` is meaningful: declared, or the values are integers in ascending order."""
-        return self.ordered or (not self._text and list(self.values) == sorted(self.values))
+    def is_nominal(self) -> bool:
+        """Whether the column is categorical and not declared ordered."""
+        return not self.ordered
+
+    @property
+    def ordered_codes(self) -> int:
+        """Number of codes, from the first, in a meaningful order: declared, or of integers that ascend; else 0."""
+        in_order = self.ordered or (not self._text and list(self.values) == sorted(self.values))
+        return len(self.values) if in_order else 0
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The :attr:`labels` as text for people."""
+        return tuple(map(str, self.labels))
 
     @property
     def _text(self) -> bool:
@@ -261,6 +275,11 @@ class Boolean(DeclaredColumn, frozen=True):
     missing: bool = False
     computed: Computed | None = None
     is_number: ClassVar[Literal[False]] = False
+    is_time: ClassVar[Literal[False]] = False
+    is_nominal: ClassVar[bool] = False
+    ordered_codes: ClassVar[int] = 0
+    labels: ClassVar[tuple[bool, ...]] = (False, True)
+    texts: ClassVar[tuple[str, ...]] = ("no", "yes")
 
     @property
     def size(self) -> int:
@@ -313,6 +332,8 @@ class Numeric(DeclaredColumn, frozen=True):
     stored: Stored | None = None
     computed: Computed | None = None
     is_number: ClassVar[Literal[True]] = True
+    is_time: ClassVar[Literal[False]] = False
+    is_nominal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         number = int if self.integer else float
@@ -445,6 +466,8 @@ class Datetime(DeclaredColumn, frozen=True):
     outside: Literal["clip", "drop"] = "clip"
     stored: Stored | None = None
     is_number: ClassVar[Literal[True]] = True
+    is_time: ClassVar[Literal[True]] = True
+    is_nominal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.edges is not None:
@@ -523,10 +546,14 @@ class Datetime(DeclaredColumn, frozen=True):
         import pandas as pd
 
         gone = np.isnan(numbers)
-        instants = (np.where(gone, 0, numbers).astype(np.int64) * self.microseconds).astype("datetime64[us]")
+        instants = self.times(np.where(gone, 0, numbers))
         instants[gone] = np.datetime64("NaT")
         times = pd.Series(instants, name=self.name)
         return times if self.timezone is None else times.dt.tz_localize("UTC").dt.tz_convert(self.timezone)
+
+    def times(self, numbers: Floats) -> NDArray[np.datetime64]:
+        """Return known ``numbers``, as in :meth:`series`, as ``datetime64[us]`` in UTC."""
+        return (numbers.astype(np.int64) * self.microseconds).astype("datetime64[us]")
 
     def _bound(self, text: str) -> float:
         time = _read_time(text) if isinstance(text, str) else None

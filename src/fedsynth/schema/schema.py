@@ -263,7 +263,8 @@ def _entries(declared: Column | Identifier | Rule) -> dict[str, Any]:
     for key in ("stored", "computed"):
         if content.get(key):
             del content[key]["relation"]  # the key of its operands says the same
-    defaults = {entry.encode_name: entry.default for entry in msgspec.structs.fields(declared)}
+    optional = reversed(declared.__struct_encode_fields__)
+    defaults = dict(zip(optional, reversed(declared.__struct_defaults__), strict=False))  # those of the last entries
     return {key: value for key, value in content.items() if value is not None and value != defaults.get(key)}
 
 

@@ -27,7 +27,7 @@ from fedsynth.methods.tda import (
 from fedsynth.methods.tda_sums import GRAIN, LONGEST, latent_count
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Grid
-from fedsynth.schema.columns import Datetime, Numeric, fine_cells
+from fedsynth.schema.columns import fine_cells
 
 if TYPE_CHECKING:
     from fedsynth.bench.published.mixture import Mixture, TwoAxes
@@ -207,7 +207,7 @@ def fitted_mixtures(
     grids = _grids(federation.schema)
     if not grids:
         return {}
-    scales = {at: scaling(column) for at, column in _numbers(federation.schema).items()}
+    scales = {at: scaling(column.bin_edges) for at, column in enumerate(federation.schema.stored) if column.is_number}
     held = [counts[at][: len(grid)] for at, grid in grids.items()]
     middles = [np.clip((grid.centres - scales[at][0]) / scales[at][1], -1, 1) for at, grid in grids.items()]
     start, prior = started(middles, held, components)
@@ -233,9 +233,5 @@ def _ascending(count: Array) -> NormalScores:
     return NormalScores.of(count, np.argsort(count, kind="stable"))
 
 
-def _numbers(schema: Schema) -> dict[int, Numeric | Datetime]:
-    return {at: column for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)}
-
-
 def _grids(schema: Schema) -> dict[int, Grid]:
-    return {at: fine_cells(column, _FINEST) for at, column in _numbers(schema).items()}
+    return {at: fine_cells(column, _FINEST) for at, column in enumerate(schema.stored) if column.is_number}

@@ -21,7 +21,7 @@ from fedsynth.privacy.cost import Sensitivity
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_COLUMNS, Floats, Integers
-from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.columns import Column
 
 FIXED = 2**30
 """An E step adds up integers in units of 1 / FIXED: sums over 2^28 rows stay below 2^58."""
@@ -151,9 +151,8 @@ class MomentSums(EncodedRows, frozen=True):
 # The E step of mixtures
 
 
-def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width (1 for equal bounds) of a column's bounds: u = (x - centre) / half-width."""
-    edges = column.bin_edges
+def scaling(edges: Floats) -> tuple[float, float]:
+    """Return centre and half-width (1 for equal bounds) of the bounds of bins: u = (x - centre) / half-width."""
     low, high = float(edges[0]), float(edges[-1])
     return (low + high) / 2, (high - low) / 2 or 1.0
 
@@ -179,9 +178,9 @@ class MixtureSums(Query, frozen=True):
         """Raise :class:`InvalidParameter` for columns not numeric, and for coefficients that might overflow."""
         for place in self.columns:
             column = schema.stored[place] if place < len(schema.stored) else None
-            if not isinstance(column, Numeric | Datetime):
+            if column is None or not column.is_number:
                 raise InvalidParameter(f"column {place} is not numeric, as a mixture needs")
-            if not np.isfinite(scaling(column)).all():
+            if not np.isfinite(scaling(column.bin_edges)).all():
                 raise InvalidParameter(f"the bounds of column {place} are too far apart for a mixture")
         shape = self.coefficients.shape
         if len(shape) != 3 or shape[:2] != (3, len(self.columns)) or not 1 <= shape[2] <= MOST_COMPONENTS:
@@ -241,8 +240,8 @@ class MixtureSums(Query, frozen=True):
     def _column(self, rows: Table, at: int) -> Integers:
         place = self.columns[at]
         column = rows.schema.stored[place]
-        assert isinstance(column, Numeric | Datetime)
-        centre, half = scaling(column)
+        assert column.is_number
+        centre, half = scaling(column.bin_edges)
         components = int(self.coefficients.shape[2])
         added = np.zeros(3 * components + 1, dtype=np.int64)
         step = _SHARES // components
