@@ -114,7 +114,7 @@ class Rule(Declared, frozen=True):
         for name, values in self.never.items():
             at = positions[name]
             column = stored[at]
-            if not isinstance(column, Categorical | Boolean):
+            if column.is_number:
                 raise SchemaError(
                     f"the rule {self} names {name!r}, which is not categorical; name only categorical columns"
                 )
@@ -217,9 +217,9 @@ class ColumnLink:
         return self.held.per_unit if self.held.per_unit > 1 else 0
 
     def __str__(self) -> str:
-        form, unit = self.form, getattr(self.form, "unit", None)
-        bounds = f"from {form.lower:g} to {form.upper:g}" + f" {unit}" * bool(unit)
-        return f"{form.kind} {' and '.join(form.operands)} {bounds}"
+        form = self.form
+        unit = f" {form.unit}" if isinstance(form, StoredDifference) and form.unit else ""
+        return f"{form.kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
 
     def held_numbers(self, own: Floats, other: Floats) -> Floats:
         """Return the differences or ratios to be stored, not yet clipped, as float64.
@@ -266,7 +266,7 @@ class ColumnLink:
         """
         low, high = self._limits(other)
         near = NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
-        if isinstance(self.column, Datetime):  # whole units, which doubles represent exactly
+        if self.column.is_time:  # whole units, which doubles represent exactly
             near = np.zeros_like(values)
         elif self.is_ratio and self.column.per_unit:
             near = near + 0.5 / self.column.per_unit
@@ -290,17 +290,15 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
     found: dict[int, ColumnLink] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
     for own, column in enumerate(asked):
-        form = column.stored if isinstance(column, Numeric | Datetime) else None
-        if form is None:
+        if not column.is_number or (form := column.stored) is None:
             continue
-        assert isinstance(column, Numeric | Datetime)
         if column.name not in form.operands:
             raise _wrong(column, f"stored names {list(form.operands)}; one operand must be the column itself")
         (name,) = (operand for operand in form.operands if operand != column.name)
         if name not in positions:
             raise _wrong(column, _unknown(name, columns, positions))
         other = asked[positions[name]]
-        if not isinstance(other, Numeric | Datetime):
+        if not other.is_number:
             raise _wrong(column, f"operand {name!r} is neither numeric nor datetime")
         if other.stored is not None and positions[name] not in found:
             raise _wrong(column, f"operand {name!r} is derived itself and must come earlier; move it up")
@@ -411,7 +409,7 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
             _check_lookup(column, operands[0], form)
         elif not isinstance(column, Numeric):
             raise _wrong(column, "only a numeric column can be computed from numbers")
-        elif wrong := [operand.name for operand in operands if not isinstance(operand, Numeric | Datetime)]:
+        elif wrong := [operand.name for operand in operands if not operand.is_number]:
             raise _wrong(column, f"operand {wrong[0]!r} is neither numeric nor datetime")
         elif column.stored is not None:
             raise _wrong(column, "it is both stored and computed; give only one of the two")
@@ -426,7 +424,7 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
 
 
 def _check_lookup(column: Column, source: Column, form: Lookup) -> None:
-    if not isinstance(column, Categorical | Boolean) or not isinstance(source, Categorical | Boolean):
+    if column.is_number or source.is_number:
         raise _wrong(column, "a lookup needs a categorical or boolean column, looked up by another such column")
     given = {code_of(source, key, ()): value for key, value in form.table.items()}
     if None in given:
@@ -451,8 +449,8 @@ def computed_values(column: Column, form: Computed, values: Values, columns: Map
     """Return a computed column's values, rounded as the column declares but not clipped."""
     if isinstance(form, Lookup):
         source = columns[form.lookup]
-        assert isinstance(source, Categorical | Boolean)
-        assert isinstance(column, Categorical | Boolean)
+        assert not source.is_number
+        assert not column.is_number
         leads = np.full(source.size, column.size - 1)
         for key, value in form.table.items():
             leads[code_of(source, key, ())] = code_of(column, value, ())
