@@ -440,7 +440,11 @@ def test_rows_that_do_not_fit_are_left_out_alike_and_named_by_a_check(visits, se
     server.run("UPDATE visits SET age = 300 WHERE ctid = (SELECT max(ctid) FROM visits)")  # its pay is within bounds
     assert any("300 lies outside [0, 120]: clipped" in one for one in check_table(visits, VISITS).problems)
     assert_counted(visits, VISITS, 500, 0)
-    strict = Schema(tuple(replace(one, outside="drop") if isinstance(one, Numeric) else one for one in VISITS.columns))
+    strict = Schema(
+        tuple(
+            msgspec.structs.replace(one, outside="drop") if isinstance(one, Numeric) else one for one in VISITS.columns
+        )
+    )
     dear = sum(visit_rows()["pay"] > 1000)
     left = assert_counted(visits, strict, 499 - dear, 1 + dear)
     said = "\n".join(check_table(visits, strict).problems)
