@@ -220,7 +220,7 @@ HANDED: tuple[str, ...] = (
     "fedsynth.federation.query.Selection",
     "fedsynth.methods.registry.method",
     "fedsynth.privacy.ledger.Ledger",
-    "fedsynth.privacy.statement.Statement",
+    "fedsynth.statement.Statement",
 )
 
 

@@ -16,7 +16,7 @@ class TrustFacts:
 
     * ``place``: its class, as ``package.module:Class``.
     * ``against``: who learns no more than the guarantee allows, even if they collude, as a clause; ``basis``: what that
-      rests on (:data:`~fedsynth.privacy.statement.Basis`).
+      rests on (:data:`~fedsynth.statement.Basis`).
     * ``demands``: whom one has to trust, in a sentence for reports.
     * ``pooled``: whether noise is added once, to the sum over sites, or by each site to its own answer.
     * ``whole``: whether the noise of a release is one sample of its law, and not a sum of samples of several sites.

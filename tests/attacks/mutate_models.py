@@ -45,10 +45,10 @@ from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import FORMAT, MODELS, Synthesizer, load, own_bins
 from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.ledger import Releases
-from fedsynth.privacy.statement import ForeignPart, Statement
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.derive import Rule
+from fedsynth.statement import ForeignPart, Statement
 from fedsynth.terms import Terms
 
 SCHEMA = Schema(

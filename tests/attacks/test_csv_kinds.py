@@ -28,8 +28,8 @@ from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.query import Counts
 from fedsynth.files import Records
 from fedsynth.privacy.cost import Cost
-from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Categorical, Schema
+from fedsynth.statement import Statement
 from fedsynth.terms import Terms
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Categorical("item", ("bandage", "splint", 'bandage 6"'))))

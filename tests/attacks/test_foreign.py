@@ -29,12 +29,12 @@ from fedsynth.methods.privsyn import FedPrivSyn
 from fedsynth.methods.registry import all_methods, rest_on_method
 from fedsynth.plugins import built_in, place_of
 from fedsynth.privacy.cost import Sensitivity
-from fedsynth.privacy.statement import Statement
 from fedsynth.rows import Rows, Table
 from fedsynth.runs.job import Job
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Integers
 from fedsynth.secure.site import SecureSum
+from fedsynth.statement import Statement
 
 
 class Loud(Query, frozen=True):

@@ -74,7 +74,7 @@ def received(query: AnyQuery, schema: Schema) -> AnyQuery | None:
             unit=Unit(),
             neighbours="add-remove",
         ).query
-    except WireError:
+    except (WireError, InvalidParameter):  # the latter: it is too large to be sent
         return None
     try:
         read.check(schema)

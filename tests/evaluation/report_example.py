@@ -17,9 +17,9 @@ from fedsynth.evaluation.score import Estimate, Family, Score, Verdict
 from fedsynth.privacy.cost import Budget, Norms
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import noise_for
-from fedsynth.privacy.statement import Statement
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Datetime, Numeric, Schema
+from fedsynth.statement import Statement
 from fedsynth.terms import Terms
 
 SCRIPT = "<script>alert(1)</script>"

@@ -47,9 +47,9 @@ from fedsynth.models.card import HiddenGroups, Limitations, LostColumn, ModelCar
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Deposit, Exact, Gaussian
-from fedsynth.privacy.statement import ForeignPart
 from fedsynth.runs.folder import RunFolder
 from fedsynth.schema import Categorical, Numeric
+from fedsynth.statement import ForeignPart
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 

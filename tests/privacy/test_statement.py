@@ -29,7 +29,7 @@ from fedsynth.privacy.cost import (
 )
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Exact, Gaussian, Laplace
-from fedsynth.privacy.statement import ForeignPart, Statement
+from fedsynth.statement import ForeignPart, Statement
 from fedsynth.terms import Terms
 
 DRAFT = replace(SCHEMA, drafted=True)

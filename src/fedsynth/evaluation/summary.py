@@ -56,7 +56,7 @@ class RunSummary:
 
     ``job`` is the content of run.toml, and ``made`` what the run recorded there (versions, digests, names of lost
     sites); ``folder`` and ``toml`` are for display. ``card`` is that of the run's model; ``None`` without a model. The
-    ledger must hold the run's :class:`~fedsynth.privacy.statement.Statement`. The epsilon and
+    ledger must hold the run's :class:`~fedsynth.statement.Statement`. The epsilon and
     delta here are the limit set before the run; by exact accounting, the statement may guarantee a smaller epsilon.
     """
 
@@ -70,7 +70,7 @@ class RunSummary:
 
     @property
     def statement(self) -> Mapping[str, Any]:
-        """The :class:`~fedsynth.privacy.statement.Statement` of the run's guarantee, as JSON values."""
+        """The :class:`~fedsynth.statement.Statement` of the run's guarantee, as JSON values."""
         assert self.ledger.statement is not None
         return self.ledger.statement
 

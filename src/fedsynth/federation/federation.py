@@ -74,10 +74,10 @@ from fedsynth.privacy.release import (
     noise_for,
     sampled_for,
 )
-from fedsynth.privacy.statement import ForeignPart, Role, Statement
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
+from fedsynth.statement import ForeignPart, Role, Statement
 from fedsynth.terms import Terms
 from fedsynth.trusts import TRUSTS
 
@@ -165,7 +165,7 @@ class Federation:
     largest_site_rows
         Bound on the rows of one site, to recognise impossible answers.
     simulated, seeded, looks_at_other_rows, rfc4180, typed_elsewhere
-        As in :class:`~fedsynth.privacy.statement.Statement`.
+        As in :class:`~fedsynth.statement.Statement`.
     unproved
         Classes of other packages (``package.module:Class``) that whoever makes the run accepts as parts on which its
         guarantee rests (:meth:`rest_on`).
@@ -260,7 +260,7 @@ class Federation:
     def rest_on(self, role: Role, name: str, place: str) -> None:
         """Note that the guarantee rests on a part that another package provides, at ``place`` (package.module:Class).
 
-        ``role`` and ``name`` are those of :class:`~fedsynth.privacy.statement.ForeignPart`. The part is accepted if its
+        ``role`` and ``name`` are those of :class:`~fedsynth.statement.ForeignPart`. The part is accepted if its
         place is among :attr:`unproved`, and the class of a question also where real sites answer it: their policies
         name it.
         """

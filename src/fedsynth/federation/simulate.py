@@ -187,7 +187,7 @@ def have_types(tables: Iterable[object], schema: Schema, person: str = "") -> bo
     """Return whether some of the ``tables`` are data frames with a column that is read and that is no text.
 
     Such columns were given their types before fedsynth saw the rows
-    (:attr:`Statement.typed_elsewhere <fedsynth.privacy.statement.Statement>`).
+    (:attr:`Statement.typed_elsewhere <fedsynth.statement.Statement>`).
     """
     import pandas as pd
 

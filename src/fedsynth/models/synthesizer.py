@@ -38,11 +38,11 @@ from fedsynth.models.saved import DrawnColumn, read_head
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import to_json
 from fedsynth.privacy.ledger import Releases
-from fedsynth.privacy.statement import SavedStatement, Statement
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.columns import Column
+from fedsynth.statement import SavedStatement, Statement
 from fedsynth.text import printable
 
 FORMAT = 1

@@ -303,7 +303,7 @@ class LedgerFile(msgspec.Struct, frozen=True):
 
     ``spent`` is an upper bound on the cost to one person; its field ``epsilon_at_delta`` is that cost as an epsilon at
     the budget's delta. ``share_spent`` is ``None`` if it is infinite. ``statement`` is the run's privacy statement
-    (:meth:`Statement.to_json <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.
+    (:meth:`Statement.to_json <fedsynth.statement.Statement.to_json>`), if the file has one.
     """
 
     limit: _Limit = msgspec.field(name="budget")

@@ -29,7 +29,6 @@ from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.persons import require_one_row
 from fedsynth.privacy.ledger import Ledger
-from fedsynth.privacy.statement import Statement
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.runs.dry_run import dealt, dry_run, steep_rows
 from fedsynth.runs.ending import note_end, tell_ends
@@ -40,6 +39,7 @@ from fedsynth.runs.simulation import fitted, simulated
 from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema
+from fedsynth.statement import Statement
 from fedsynth.terms import Terms
 
 _log = logging.getLogger(__name__)

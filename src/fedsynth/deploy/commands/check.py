@@ -246,7 +246,7 @@ def _verdict(found: AuditResult, noted: str, json_: bool, facts: dict[str, Any],
 def _charge_lost(config: SiteConfig, book: Book, restored: str, began: tuple[str, ...], yes: bool, json_: bool) -> None:
     from fedsynth.deploy.backup import lost_row
     from fedsynth.federation.agreement import Agreement
-    from fedsynth.privacy.book_file import BegunRun
+    from fedsynth.privacy.charge import BegunRun
     from fedsynth.privacy.cost import Budget
 
     policy, row = config.policy, lost_row(config, book, restored)

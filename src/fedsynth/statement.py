@@ -8,7 +8,7 @@ as a fact next to the guarantee and is not a guarantee itself.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
@@ -86,14 +86,6 @@ def _printable(text: str) -> str:
     return "".join(letter if " " <= letter <= "~" else "?" for letter in text)[:200]
 
 
-_FACTS = (
-    *("private", "publishable", "headline", "sentence", "conditions", "spent", "exact_releases", "adversary", "basis"),
-    *("simulated", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180", "typed_elsewhere"),
-    *("foreign", "records", "warnings"),
-)
-"""The fields of a statement that are written to files, beside its terms."""
-
-
 class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A :class:`Statement` in a file, beside the schema of its terms; an epsilon of ``None`` is no limit."""
 
@@ -119,15 +111,9 @@ class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def statement(self, schema: Schema) -> Statement:
         """Return the statement under a schema; raises :class:`InvalidParameter` for one that contradicts itself."""
         budget = Budget.none() if self.epsilon is None else Budget(self.epsilon, self.delta)
-        facts = {name: getattr(self, name) for name in _SAVED}
+        facts = {name: getattr(self, name) for name in _facts()}
         terms = Terms(schema, budget, self.trust, self.trust_options, self.unit, self.public_sizes)
         return Statement(terms, **facts)
-
-
-_SAVED = (
-    *("spent", "exact_releases", "simulated", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled"),
-    *("rfc4180", "typed_elsewhere", "foreign", "records"),
-)
 
 
 @dataclass(frozen=True)
@@ -485,13 +471,14 @@ class Statement:
         terms = self.terms
         agreed = {name: getattr(terms, name) for name in ("unit", "neighbours", "trust", "public_sizes")}
         agreed |= {"limit": terms.budget, "schema_draft": terms.schema.drafted}
-        content: dict[str, Any] = to_json({name: getattr(self, name) for name in _FACTS} | agreed)
+        texts = ("private", "publishable", "headline", "sentence", "conditions", "adversary", "basis", "warnings")
+        content: dict[str, Any] = to_json({name: getattr(self, name) for name in (*texts, *_facts())} | agreed)
         return content
 
     def saved(self) -> SavedStatement:
         """Return the statement without its schema, for a file that has the schema beside it."""
         limit, terms = self.limit, self.terms
-        facts = {name: getattr(self, name) for name in _SAVED}
+        facts = {name: getattr(self, name) for name in _facts()}
         agreed = {name: getattr(terms, name) for name in ("trust", "unit", "public_sizes")}
         epsilon = None if limit.exact else limit.epsilon
         return SavedStatement(
@@ -538,3 +525,8 @@ class Statement:
         if self.terms.public_sizes:
             return "replace one row by another" if row else "replace the person's rows by as many others"
         return "add or remove one row" if row else "add or remove all rows of the person"
+
+
+def _facts() -> list[str]:
+    """Return the names of a statement's fields beside its terms."""
+    return [one.name for one in fields(Statement) if one.name != "terms"]
