@@ -203,7 +203,7 @@ def test_a_column_of_one_group_is_in_no_table_of_three():
     pairs: list[tuple[int, ...]] = [(0, 1), (0, 2), (1, 2)]
     for size, expected in ((2, [(0, 1, 2)]), (1, [])):
         cells[1] = dataclasses.replace(cells[1], groups=np.arange(len(cells[1].groups)) % size)
-        plan = Plan("tables", Domain(schema, tuple(cells)), pairs, 0.5, dict.fromkeys(pairs, 1.0))
+        plan = Plan(Domain(schema, tuple(cells)), pairs, dict.fromkeys(pairs, 1.0))
         assert Auto()._triples(plan) == (2, expected)
 
 

@@ -67,32 +67,53 @@ MOST_AGAIN = 0.9  # part of the last round that columns get, at most
 COARSE, FINE = 0.1, 0.35  # share of the survey without columns of numbers, and with
 
 
-class Plan(NamedTuple):
-    """What a pilot leaves to the last round: the groups to count, the pairs to measure, and a share of the budget.
+class Rounds(NamedTuple):
+    """What the three rounds spend, as shares of the budget: the survey, the pilot, and the last round with the rest.
 
-    ``how`` says what the pilot consisted of: "tables", "contrasts" or "none". ``chosen`` are the pairs, which fit into
-    one model over the groups of ``domain``. ``strengths`` are the estimated L2 distances of pairs from independence, in
-    records, of all pairs or, without a pilot, of none. ``tables`` is a pilot of tables, if there was one.
+    ``pilot`` says what the pilot consists of: "tables", "contrasts" (of up to ``halvings`` of a category) or "none".
     """
 
-    how: str
+    survey_share: float
+    pilot: str = "none"
+    pilot_share: float = 0.0
+    halvings: int = 0
+
+    @property
+    def last_share(self) -> float:
+        """Share of the budget for the last round."""
+        return share_left(self.survey_share, self.pilot_share)
+
+    @property
+    def column_part(self) -> float:
+        """Part of the last round that single columns get at least: more where noise hides much of the pairs."""
+        again = 0.0 if self.pilot == "tables" else max(FINE - self.survey_share, 0.0)
+        return min(again / self.last_share, MOST_AGAIN)
+
+
+class Plan(NamedTuple):
+    """What the last round measures: the groups to count and the pairs ``chosen``, which fit into one model over them.
+
+    ``strengths`` are the estimated L2 distances of pairs from independence, in records, of all pairs or, without a
+    pilot, of none. ``coarse`` is a pilot of tables, if there was one.
+    """
+
     domain: Domain
     chosen: list[Clique]
-    share: float
     strengths: Mapping[Clique, float] = {}
-    tables: Pilot | None = None
+    coarse: Pilot | None = None
 
 
 class Measured(NamedTuple):
     """The averages of all releases: tables of single columns and of ``pairs``, and those ``divided`` by a third column.
 
-    All columns have a table in ``ones``. ``divided`` are the interactions of two columns for each value of a third one,
-    whose sums are among the pairs.
+    All columns have a table in ``ones``. ``divided`` are the interactions of two columns for each value of the column
+    at the position ``divisor``, whose sums are among the pairs.
     """
 
     ones: list[Measurement]
     pairs: list[Measurement]
     divided: list[Interaction]
+    divisor: int
 
 
 @method("auto", adaptive=True, order=3, apportions=True)
@@ -165,171 +186,169 @@ class Auto:
         The result's ``info`` has the ``cliques`` of the graphical model, and what the ``pilot`` consisted of: "tables",
         "contrasts" or "none".
         """
-        schema = federation.schema
-        columns = len(schema.stored)
-        self._at(schema)
+        schema, columns = federation.schema, len(federation.schema.stored)
+        self._target(schema)  # an unknown one is refused before any question
 
-        # 1. Single columns.
-        numbers = any(column.is_number for column in schema.stored)
-        first = self.survey_share or (FINE if numbers else COARSE)
-        found = survey(federation, first if columns > 1 else 1.0)
-        room = self.max_megabytes or room_for(found.total, noise_of(federation, share_left(first), 2 * columns))
+        # Round 1, the survey: single columns.
+        survey_share = self.survey_share or (FINE if any(column.is_number for column in schema.stored) else COARSE)
+        found = survey(federation, survey_share if columns > 1 else 1.0)
+        noise = noise_of(federation, share_left(survey_share), 2 * columns)
+        room = self.max_megabytes or room_for(found.total, noise)
 
-        # 2. All pairs: tables over coarse groups or, where these would drown in noise, one to three numbers each.
-        plan = self._piloted(federation, found, share_left(first), room)
+        # Round 2, the pilot: all pairs, to choose those worth measuring.
+        rounds = self._rounds(federation, survey_share, found.total)
+        plan = self._plan(federation, found, rounds, room)
 
-        # 3. Columns and chosen pairs, some of them for each value of a third column; then the average of all releases.
-        column, triples = self._triples(plan)
-        again = 0.0 if plan.tables else max(FINE - first, 0.0)  # for columns, where noise hides much of the pairs
-        last = self._measured(federation, plan, found.total, column, triples, again)
+        # Round 3: columns and chosen pairs, some of them for each value of a third column.
+        measured = self._measured(federation, plan, rounds, found.total)
 
-        # 4. A model of the pairs that depend on each other, or that would come out dependent without their tables.
-        model, cliques, clean = self._modelled(plan, last, found.total, column, triples, room)
-        correlations = {pair: one.correlation for pair, one in clean.items()}
-        if plan.tables:
-            correlations = plan.tables.correlations | correlations
-        mixed = {table.clique: table.std for table in last.pairs if not clean[table.clique].apart}
-        info = {"method": "auto", "cliques": [list(clique) for clique in cliques], "pilot": plan.how}
+        # A model of the pairs that depend on each other, or that would come out dependent without their tables.
+        clean = clean_pairs(plan.domain, measured.ones, measured.pairs, found.total)
+        model, cliques = self._modelled(plan, measured, clean, found.total, room)
+        correlations = {pair: table.correlation for pair, table in clean.items()}
+        if plan.coarse:
+            correlations = plan.coarse.correlations | correlations
+        mixed = {table.clique: table.std for table in measured.pairs if not clean[table.clique].apart}
+        info = {"method": "auto", "cliques": [list(clique) for clique in cliques], "pilot": rounds.pilot}
         return plan.domain.synthesizer(with_places(model, plan.domain, correlations, mixed), info)
 
-    def _piloted(self, federation: Federation, found: Survey, left: float, room: float) -> Plan:
-        """Estimate all pairs in one sum, as well as noise allows, and choose those to measure in the last round.
+    def _rounds(self, federation: Federation, survey_share: float, total: float) -> Rounds:
+        """Return what the rounds spend if a survey counted ``total`` records for ``survey_share`` of the budget.
 
-        ``left`` is the share of the budget that the survey of columns ``found`` leaves, and ``room`` the largest size
-        of the model in MiB.
+        The pilot has tables over coarse groups or, where these would drown in noise, one to three numbers a pair.
         """
-        schema, total = federation.schema, found.total
+        schema, left = federation.schema, share_left(survey_share)
         pairs = all_marginals(len(schema.stored), 2)
-        tied = _tied(schema)
         if not pairs:
-            return Plan("none", self._domain(federation, found, left, 0), [], left)
+            return Rounds(survey_share)
         if len(pairs) <= TABLED and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
-            left -= self.pilot_share
-            domain = self._domain(federation, found, left, math.ceil(PLANNED * len(pairs)))
-            look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
-            chosen = self._chosen(domain, look, federation.std(table_of((0,)), left), federation.budget, room)
-            return Plan("tables", domain, chosen, left, look.strengths, look)
+            return Rounds(survey_share, "tables", self.pilot_share)
         weak = _share_to_show(WEAKEST, 4.0, federation, 2 * len(pairs), total)
-        favoured = [pair for pair, matters in zip(pairs, self._purpose(schema, pairs), strict=True) if matters]
-        most = HALVINGS[0] if weak <= HOPELESS else HALVINGS[1]
-        most = min(most, most_halvings(len(schema.stored), len(favoured)))
-        if most and _share_to_show(STRONGEST, CLEAR, federation, len(pairs), total) <= DEAREST * left:
-            share = max(min(weak, DEAREST * left), self.pilot_share)
-            left -= share
-            seen = contrasts(federation, found, most, share, favoured, TARGET)
-            strengths = seen.strengths | dict.fromkeys(tied, total)
-            related = list(dict.fromkeys([*tied, *seen.clear[: RELATED * len(schema.stored)]]))
-            planned = min(max(len(related), len(schema.stored)), 2 * len(schema.stored))
-            domain = self._domain(federation, found, left, planned)
-            return Plan("contrasts", domain, self._held(domain, *kruskal(related), strengths, room), left, strengths)
+        halvings = HALVINGS[0] if weak <= HOPELESS else HALVINGS[1]
+        halvings = min(halvings, most_halvings(len(schema.stored), len(self._of_interest(schema, pairs))))
+        if halvings and _share_to_show(STRONGEST, CLEAR, federation, len(pairs), total) <= DEAREST * left:
+            return Rounds(survey_share, "contrasts", max(min(weak, DEAREST * left), self.pilot_share), halvings)
         _log.warning(
             "no pilot: noise would hide even the strongest relations in it, so columns are measured alone, and pairs "
             "with the target or within the workload; a larger epsilon, more rows or fewer columns show more"
         )
-        named = list(dict.fromkeys([*tied, *favoured]))
-        domain = self._domain(federation, found, left, max(len(named), len(schema.stored)))
-        return Plan("none", domain, self._held(domain, *kruskal(named), dict.fromkeys(named, total), room), left)
+        return Rounds(survey_share)
 
-    def _measured(
-        self,
-        federation: Federation,
-        plan: Plan,
-        total: float,
-        column: int,
-        triples: Sequence[Clique],
-        again: float,
-    ) -> Measured:
-        """Measure columns, the chosen pairs of ``plan``, and ``triples`` with a third ``column``, with what is left.
+    def _plan(self, federation: Federation, found: Survey, rounds: Rounds, room: float) -> Plan:
+        """Run the pilot after the survey ``found``, and choose pairs for the last round and a model of ``room`` MiB."""
+        schema, columns = federation.schema, len(federation.schema.stored)
+        pairs, tied = all_marginals(columns, 2), _tied(schema)
 
-        ``again`` is the share of the budget that columns get together at least, but at most nine tenths of the rest.
+        def groups(tables: int) -> Domain:
+            std = noise_of(federation, rounds.last_share, tables) if tables else 0.0
+            return Domain(schema, noise_groups(schema, found, std))
+
+        if rounds.pilot == "tables":
+            domain = groups(math.ceil(PLANNED * len(pairs)))
+            coarse = pilot(federation, domain, pairs, rounds.pilot_share, one_way(domain.held), found.total)
+            std = federation.std(table_of((0,)), rounds.last_share)
+            chosen = self._worth_measuring(coarse, domain, std, federation.budget, room)
+            return Plan(domain, chosen, coarse.strengths, coarse)
+        favoured = self._of_interest(schema, pairs)
+        if rounds.pilot == "contrasts":
+            shown = contrasts(federation, found, rounds.halvings, rounds.pilot_share, favoured, TARGET)
+            strengths = shown.strengths | dict.fromkeys(tied, found.total)
+            related = list(dict.fromkeys([*tied, *shown.clear[: RELATED * columns]]))
+            domain = groups(min(max(len(related), columns), 2 * columns))
+            return Plan(domain, self._fitting(domain, *kruskal(related), strengths, room), strengths)
+        related = list(dict.fromkeys([*tied, *favoured]))
+        domain = groups(max(len(related), columns) if pairs else 0)
+        return Plan(domain, self._fitting(domain, *kruskal(related), dict.fromkeys(related, found.total), room))
+
+    def _measured(self, federation: Federation, plan: Plan, rounds: Rounds, total: float) -> Measured:
+        """Measure columns and the pairs of ``plan``, some of them with a third column, with what is left of the budget.
+
         Tables of ``total`` records that the survey or the pilot has counted before are averaged with theirs.
         """
         domain, ones = plan.domain, one_way(plan.domain.held)
-        within = {tuple(at for at in triple if at != column) for triple in triples}
+        divisor, triples = self._triples(plan)
+        within = {tuple(at for at in triple if at != divisor) for triple in triples}
         every = (*all_marginals(len(domain.held), 1), *plan.chosen)
         asked = [clique for clique in every if min(domain.shape(clique)) > 1 and clique not in within] + list(triples)
         released: list[Interaction] = []
         if len(domain.held) > 1 and asked:
-            purpose = self._purpose(domain.schema, asked)
-            alone = min(again / plan.share, MOST_AGAIN)
-            weights = pair_weights(domain, asked, federation.budget, purpose, self.purpose_share, column, alone)
-            released = measure_interactions(federation, domain, asked, plan.share, weights, column)
+            interest = set(self._of_interest(domain.schema, asked))
+            favoured = [clique in interest for clique in asked]
+            budget, part = federation.budget, rounds.column_part
+            weights = pair_weights(domain, asked, budget, favoured, self.purpose_share, divisor, part)
+            released = measure_interactions(federation, domain, asked, rounds.last_share, weights, divisor)
         margins = margins_of(domain, ones, total)
         singles, pairs, divided = ([item for item in released if len(item.clique) == order] for order in (1, 2, 3))
         ones = averages([*ones, *(single.table(margins, total) for single in singles)])
         margins = margins_of(domain, ones, total)
-        summed = (triple.summed(column) for triple in divided)
+        summed = (triple.summed(divisor) for triple in divided)
         tables = [pair.table(margins, total) for pair in (*pairs, *summed)]
-        return Measured(ones, plan.tables.worked_into(tables) if plan.tables else tables, divided)
+        return Measured(ones, plan.coarse.worked_into(tables) if plan.coarse else tables, divided, divisor)
 
     def _modelled(
-        self, plan: Plan, last: Measured, total: float, column: int, triples: Sequence[Clique], room: float
-    ) -> tuple[MarkovRandomField, list[Clique], dict[Clique, PairTable]]:
-        """Return a model of ``total`` rows fitted to the denoised tables of the last round, its cliques, and the pairs.
+        self, plan: Plan, measured: Measured, clean: Mapping[Clique, PairTable], total: float, room: float
+    ) -> tuple[MarkovRandomField, list[Clique]]:
+        """Return a model of ``total`` rows fitted to ``measured`` tables, those of pairs denoised, and its cliques.
 
-        It has the chosen pairs that are clear (:class:`~fedsynth.models.pair_tables.PairTable`), and those whose tables
-        contradict a model without them: two causes of one effect are independent, but a model of both effects alone
-        makes them depend on each other. Of the ``triples``, it has those for which there is ``room``.
+        Denoised tables are in ``clean``. The model has the chosen pairs that are clear
+        (:class:`~fedsynth.models.pair_tables.PairTable`), and those whose tables contradict a model without them: two
+        causes of one effect are independent, but a model of both effects alone makes them depend on each other. Of the
+        cliques of three columns, it has those for which there is ``room``.
         """
         from fedsynth.models.pair_tables import contradicts
 
         domain = plan.domain
-        clean = clean_pairs(domain, last.ones, last.pairs, total)
-        noisy = {table.clique: table for table in last.pairs}
-        margins = margins_of(domain, last.ones, total)
+        noisy = {table.clique: table for table in measured.pairs}
+        margins = margins_of(domain, measured.ones, total)
+        triples = [triple.clique for triple in measured.divided]
 
         def fitted(kept: Sequence[Clique]) -> tuple[MarkovRandomField, list[Clique]]:
             cliques = select_fitting(domain.sizes, kept, triples, room, domain.zeros)
             tables = [clean[pair].measurement(pair, noisy[pair].std) for pair in kept]
-            kept_triples = [triple for triple in last.divided if triple.clique in cliques]
-            slices = [clean_slices(triple, column, clean, margins, total) for triple in kept_triples]
-            return fit_clean(domain, [*last.ones, *tables, *slices], total, self.iterations), cliques
+            kept_triples = [triple for triple in measured.divided if triple.clique in cliques]
+            slices = [clean_slices(triple, measured.divisor, clean, margins, total) for triple in kept_triples]
+            return fit_clean(domain, [*measured.ones, *tables, *slices], total, self.iterations), cliques
 
         kept = [pair for pair in plan.chosen if pair in clean and clean[pair].clear]
         model, cliques = fitted(kept)
         unclear = [pair for pair in plan.chosen if pair in clean and not clean[pair].clear]
         expected = model.marginals(unclear)
         wrong = [pair for pair in unclear if contradicts(noisy[pair].values, noisy[pair].std, expected[pair])]
-        if wrong:
-            model, cliques = fitted([*kept, *wrong])
-        return model, cliques, clean
+        return fitted([*kept, *wrong]) if wrong else (model, cliques)
 
-    def _domain(self, federation: Federation, found: Survey, share: float, pairs: int) -> Domain:
-        std = noise_of(federation, share, pairs) if pairs else 0.0
-        return Domain(federation.schema, noise_groups(federation.schema, found, std))
-
-    def _at(self, schema: Schema) -> int | None:
+    def _target(self, schema: Schema) -> int | None:
         return schema.index(self.target) if self.target else None
 
-    def _purpose(self, schema: Schema, pairs: Sequence[Clique]) -> list[bool]:
-        target = self._at(schema)
+    def _of_interest(self, schema: Schema, cliques: Sequence[Clique]) -> list[Clique]:
+        """Return those of ``cliques`` of several columns that have the target or lie in a marginal of the workload."""
+        target, marginals = self._target(schema), [set(marginal) for marginal in self.workload or ()]
         return [
-            len(pair) > 1 and (target in pair or any(set(pair) <= set(one) for one in self.workload or ()))
-            for pair in pairs
+            clique
+            for clique in cliques
+            if len(clique) > 1 and (target in clique or any(map(set(clique).issubset, marginals)))
         ]
 
-    def _chosen(self, domain: Domain, look: Pilot, std: float, budget: Budget, room: float) -> list[Clique]:
+    def _worth_measuring(self, coarse: Pilot, domain: Domain, std: float, budget: Budget, room: float) -> list[Clique]:
         """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise.
 
         Pairs are added in steps, those first that a model of the earlier ones explains worst.
         """
         # The noise that denoising leaves in a table: that of two singular vectors on each side.
-        shapes = {pair: domain.shape(pair) for pair in look.strengths}
+        shapes = {pair: domain.shape(pair) for pair in coarse.strengths}
         weight = {
             pair: math.sqrt(min(math.prod(shape), 2 * sum(shape)) * interaction_share(domain, pair, budget))
             for pair, shape in shapes.items()
         }
-        tree, others = kruskal(sorted(look.strengths, key=lambda pair: -look.strengths[pair]))
-        declared = zip(others, self._purpose(domain.schema, others), strict=True)
-        wanted = [pair for pair, matters in declared if matters and look.strengths[pair] > 0]
-        chosen, model = self._held(domain, tree, wanted, look.strengths, room), None
-        spare = set(look.strengths).difference(chosen)
+        tree, others = kruskal(sorted(coarse.strengths, key=lambda pair: -coarse.strengths[pair]))
+        wanted = [pair for pair in self._of_interest(domain.schema, others) if coarse.strengths[pair] > 0]
+        chosen, model = self._fitting(domain, tree, wanted, coarse.strengths, room), None
+        spare = set(coarse.strengths).difference(chosen)
         for _ in range(STEPS):
-            model = look.fitted(chosen, model)
-            left = look.strengths | look.unexplained(model, spare)
-            worth = spare.intersection(pairs_worth_releasing(left, weight, std, len(left), pure=budget.pure))
+            model = coarse.fitted(chosen, model)
+            unexplained = coarse.strengths | coarse.unexplained(model, spare)
+            worth = pairs_worth_releasing(unexplained, weight, std, len(unexplained), pure=budget.pure)
             added = 0
-            for pair in sorted(worth, key=lambda pair: (-left[pair], pair)):
+            for pair in sorted(spare.intersection(worth), key=lambda pair: (-unexplained[pair], pair)):
                 spare.remove(pair)  # a model only grows: what does not fit now will not fit later
                 if fits(domain.sizes, [*domain.zeros, *chosen], pair, room):
                     chosen.append(pair)
@@ -348,21 +367,21 @@ class Auto:
         pairs.
         """
         domain, strengths, chosen = plan.domain, plan.strengths, plan.chosen
-        target = self._at(domain.schema)
+        target = self._target(domain.schema)
         few = [at for at, cells in enumerate(domain.held) if len(cells.groups) <= FEW and target in (at, None)]
         if not (few and strengths):
             return 0, []
         column = max(few, key=lambda at: sum(strengths[pair] for pair in chosen if at in pair))
-        told = [pair for pair in chosen if min(domain.shape(pair)) > 1]
-        joined = {at for pair in told if column in pair for at in pair}
+        measurable = [pair for pair in chosen if min(domain.shape(pair)) > 1]
+        joined = {at for pair in measurable if column in pair for at in pair}
         apart = [
             pair
-            for pair in sorted(told, key=lambda pair: -strengths[pair])
+            for pair in sorted(measurable, key=lambda pair: -strengths[pair])
             if column not in pair and joined.issuperset(pair) and math.prod(domain.shape((*pair, column))) <= LARGEST
         ]
         return column, [tuple(sorted((*pair, column))) for pair in kruskal(apart)[0]]
 
-    def _held(
+    def _fitting(
         self,
         domain: Domain,
         tree: Sequence[Clique],
@@ -375,9 +394,9 @@ class Auto:
         Pairs of interest come first; otherwise those that are strong for the size of their tables: one pair of numeric
         columns may take as much memory as ten pairs of categorical ones.
         """
-        purpose = dict(zip(others, self._purpose(domain.schema, others), strict=True))
+        interest = set(self._of_interest(domain.schema, others))
         worth = {pair: strengths[pair] / math.prod(domain.shape(pair)) ** SIZE for pair in others}
-        ranked = sorted(others, key=lambda pair: (not purpose[pair], -worth[pair]))
+        ranked = sorted(others, key=lambda pair: (pair not in interest, -worth[pair]))
         return select_fitting(domain.sizes, tree, ranked, room, domain.zeros)
 
 
