@@ -26,7 +26,7 @@ from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.pilot import CoarseTable, pilot
 from fedsynth.methods.privbayes import PrivBayes
 from fedsynth.methods.privsyn import AdaFedPrivSyn, AllMarginals, FedPrivSyn, PrivSyn, RandomMarginals
-from fedsynth.methods.survey import one_way, surveyed, with_survey
+from fedsynth.methods.survey import SurveyOption, one_way, with_survey
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.synthesizer import load
@@ -161,7 +161,7 @@ def test_a_survey_says_something_of_columns_that_are_measured_again():
     table = encode(SCHEMA, customers(2))
     for seed in range(30):
         federation = federate([table], SCHEMA, Budget(0.5, 1e-6), trust=LocalNoise(), seed=seed)
-        domain = surveyed(federation, 0.5, 1, 0.1)
+        domain = SurveyOption(bins_share=0.5).surveyed(federation, 1, 0.1)
         ones = [(column,) for column in range(6)]
         truth = [found.astype(np.float64) for found in table.tables(domain.axes, ones)]
         query = domain.counts(ones)
@@ -262,7 +262,7 @@ def test_a_pilot_tells_the_pairs_that_depend_from_those_that_do_not():
     strong = {tuple(sorted(SCHEMA.index(name) for name in pair)) for pair in STRONG}
     for seed in range(10):
         federation = federate([table], SCHEMA, Budget(1.0, 1e-6), trust=TrustedServer(), seed=seed)
-        domain = surveyed(federation, 0.25, 5, 0.5)
+        domain = SurveyOption(bins_share=0.25).surveyed(federation, 5, 0.5)
         assert domain.columns is not None
         found = pilot(federation, domain, pairs, 0.1, one_way(domain.columns), 7000.0)
         assert set(sorted(pairs, key=lambda pair: -found.strengths[pair])[:3]) == strong

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import override
 
 from fedsynth.cliques import Workload, all_marginals, downward_closure, maximal, weights
 from fedsynth.errors import InvalidParameter, positive, whole
@@ -20,14 +21,13 @@ from fedsynth.methods.measure import (
     measure_in_vault,
     noise_norm,
     noise_weight,
-    optional_shares,
     shares,
     site_records,
     total_records,
     workload_order,
 )
 from fedsynth.methods.registry import COHORT_RATE, method
-from fedsynth.methods.survey import share_for_survey, surveyed, with_survey
+from fedsynth.methods.survey import SurveyOption, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @method("aim", needs_vault=True, adaptive=True, order=workload_order)
 @dataclass(frozen=True)
-class AIM:
+class AIM(SurveyOption):
     """Repeatedly measures the marginal that the current model fits worst, on a vault of exact tables.
 
     With a trusted server it equals central AIM, which runs on the pooled rows, bit for bit. With three servers, to
@@ -75,10 +75,7 @@ class AIM:
         Upper bounds on the steps of each round's fit and of the last one. With a ``rate`` below 1 each ends after 10
         steps at the latest, since samples of sites disagree (:func:`~fedsynth.methods.measure.fit_noisy`).
     bins_share
-        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first. AIM spends
-        the rest, and the pairs' tables are denoised before each fit. ``None``: 20 % if a number has too many values to
-        give each a cell, else 0; also 0 with three servers or a ``rate`` below 1, which allow no survey. 0: the
-        schema's own bins, as in the paper.
+        As in :class:`~fedsynth.methods.survey.SurveyOption`; ``None`` is also 0 with a ``rate`` below 1.
     """
 
     workload: Workload | None = None
@@ -90,11 +87,10 @@ class AIM:
     max_megabytes: float = 80.0
     iterations: int = 50
     final_iterations: int = 500
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         shares(measure_share=self.measure_share, size_share=self.size_share)
-        optional_shares(bins_share=self.bins_share)
+        super().__post_init__()
         whole(rounds=self.rounds, iterations=self.iterations, final_iterations=self.final_iterations)
         positive(max_megabytes=self.max_megabytes)
         if not 0 < self.rate <= 1:
@@ -103,6 +99,10 @@ class AIM:
             raise InvalidParameter("a rate below 1 needs a fixed number of rounds: give one, such as rounds = 10")
         if self.rate < 1 and self.bins_share:
             raise InvalidParameter("a survey asks all sites at once: set bins_share = 0, or rate = 1")
+
+    @override
+    def share_for_survey(self, federation: Federation) -> float:
+        return 0.0 if self.rate < 1 else super().share_for_survey(federation)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info`` has the number of ``rounds`` and, as ``cliques``, the marginals."""
@@ -116,13 +116,12 @@ class AIM:
         entering = _Entering.all_at_once(federation)
         if self.rate < 1:
             entering = _Entering.drawn(federation, self.rate, self.rounds or 1, self.size_share)
-        survey_share = 0.0 if self.rate < 1 else share_for_survey(federation, self.bins_share)
-        pure, share = federation.budget.pure, 1 - survey_share - entering.spent
+        pure, share = federation.budget.pure, self.share_after_survey(federation) - entering.spent
 
         planned = self.rounds or (4 if pure else 16) * len(ones)
         measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
         select_each = share * (1 - self.measure_share) / planned
-        domain = surveyed(federation, survey_share, columns, self.measure_share * share)
+        domain = self.surveyed(federation, columns, self.measure_share * share)
         share_ones, kept = (
             measure_each * len(ones),
             domain.counts(maximal([*(tuple(sorted(q)) for q in workload), *ones])),

@@ -14,9 +14,9 @@ from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import positive, whole
 from fedsynth.federation.query import Counts
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import fit_noisy, fit_over, measure_in_vault, measurements, optional_shares, total_records
+from fedsynth.methods.measure import fit_noisy, fit_over, measure_in_vault, measurements, total_records
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import one_way, share_for_survey, surveyed, with_survey
+from fedsynth.methods.survey import SurveyOption, one_way, with_survey
 from fedsynth.schema.bins import Axis, Floats
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @method("mst", needs_vault=True, adaptive=True, order=2)
 @dataclass(frozen=True)
-class MST:
+class MST(SurveyOption):
     """Measures pairs of columns that form a spanning tree, drawn one by one and favouring dependent pairs.
 
     The 1-way tables, the draws and the tree's tables each get a third of the budget. Rare values of a column (``rare``)
@@ -47,18 +47,15 @@ class MST:
     iterations
         Upper bound on the steps of the fit.
     bins_share
-        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the thirds
-        are then thirds of what is left, and the survey's groups are merged instead of values. ``None``: 20 % if a
-        number has too many values to give each a cell, else 0; also 0 with three servers, which allow no survey. 0: the
-        schema's own bins, as in the paper.
+        As in :class:`~fedsynth.methods.survey.SurveyOption`. With a survey, the thirds are thirds of what it leaves,
+        and its groups are merged instead of values.
     """
 
     rare: float = 3.0
     iterations: int = 1000
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
-        optional_shares(bins_share=self.bins_share)
+        super().__post_init__()
         positive(rare=self.rare)
         whole(iterations=self.iterations)
 
@@ -66,9 +63,8 @@ class MST:
         """Run the method; the result's ``info["cliques"]`` are the tree's pairs."""
         federation.require_vault()
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
-        survey_share = share_for_survey(federation, self.bins_share)
-        share = 1 - survey_share
-        found = surveyed(federation, survey_share, len(ones) - 1, share / 3)
+        share = self.share_after_survey(federation)
+        found = self.surveyed(federation, len(ones) - 1, share / 3)
         vault = federation.deposit(found.counts(ones), share / 3 if pairs else share)
         released = measure_in_vault(vault, found, ones, vault.left)
         total = total_records(federation, with_survey(found, released))
@@ -80,7 +76,7 @@ class MST:
             vault = federation.deposit(Counts(axes, pairs), 2 * share / 3)
             tree = spanning_tree(vault, pairs, measured, total, share / 3)
             measured += measurements(tree, *vault.open(Counts(axes, tuple(tree)), vault.left))
-        if survey_share:
+        if found.columns:
             model = fit_over(domain, measured, total, self.iterations)
         else:
             model = fit_noisy(domain.sizes, measured, total, self.iterations, zeros=domain.zeros)

@@ -15,7 +15,6 @@ from fedsynth.methods.measure import (
     NOISE_L1,
     fit_over,
     measure,
-    optional_shares,
     select_fitting,
     shares,
     total_records,
@@ -23,7 +22,7 @@ from fedsynth.methods.measure import (
     with_sums_of,
 )
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import share_for_survey, surveyed, with_survey
+from fedsynth.methods.survey import SurveyOption, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -36,7 +35,7 @@ CLEAR = 5.0
 
 @method("oneshot", adaptive=True, order=2)
 @dataclass(frozen=True)
-class OneShot:
+class OneShot(SurveyOption):
     """Measures all 1-way and 2-way marginals in one round and models the pairs of columns that stand out from noise.
 
     The model has a spanning tree of the most dependent pairs, and other significant pairs while it stays small
@@ -59,28 +58,24 @@ class OneShot:
     iterations
         Upper bound on the steps of the final fit.
     bins_share
-        Share of the budget for a survey (:mod:`fedsynth.methods.survey`), a round that derives adaptive bins first.
-        ``pair_share`` is then a share of what is left, and the pairs' tables are denoised before the fit. ``None``:
-        20 % if a number has too many values to give each a cell, else 0; 0: the schema's own bins.
+        As in :class:`~fedsynth.methods.survey.SurveyOption`.
     """
 
     pair_share: float = 0.8
     max_megabytes: float = 8.0
     iterations: int = 500
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         shares(pair_share=self.pair_share)
-        optional_shares(bins_share=self.bins_share)
+        super().__post_init__()
         positive(max_megabytes=self.max_megabytes)
         whole(iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the modelled pairs."""
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
-        survey_share = share_for_survey(federation, self.bins_share)
-        pair_share, left = self.pair_share if pairs else 0.0, 1 - survey_share
-        domain = surveyed(federation, survey_share, len(pairs), pair_share * left or left)
+        pair_share, left = self.pair_share if pairs else 0.0, self.share_after_survey(federation)
+        domain = self.surveyed(federation, len(pairs), pair_share * left or left)
         split = [(1 - pair_share) / len(ones)] * len(ones) + [pair_share / max(1, len(pairs))] * len(pairs)
         measured = measure(federation, [*ones, *pairs], left, weights_for(split, federation.budget), domain)
         one_way, two_way = with_survey(domain, measured[: len(ones)]), measured[len(ones) :]

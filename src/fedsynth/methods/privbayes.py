@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import Unsupported, positive, whole
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import measure_in_vault, network_order, optional_shares, shares, total_records
+from fedsynth.methods.measure import measure_in_vault, network_order, shares, total_records
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import share_for_survey, surveyed, with_survey
+from fedsynth.methods.survey import SurveyOption, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -37,7 +37,7 @@ LARGER = 4.0  # the groups are planned for tables with this many times the cells
 
 @method("privbayes", needs_vault=True, adaptive=True, order=network_order)
 @dataclass(frozen=True)
-class PrivBayes:
+class PrivBayes(SurveyOption):
     """A Bayesian network grown column by column: each new column and its parents are drawn by their dependence.
 
     The score is PrivBayes's own R, the L1 distance of a table from independence of column and parents, in records and
@@ -60,22 +60,19 @@ class PrivBayes:
         A column's table with parents is a candidate only if its mean count is at least this many standard deviations of
         the noise (theta in the paper).
     bins_share
-        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
-        shares are then shares of what is left. ``None``: 20 % if a number has too many values to give each a cell, else
-        0; also 0 with three servers, which allow no survey. 0: the schema's own bins, as in the paper.
+        As in :class:`~fedsynth.methods.survey.SurveyOption`.
     """
 
     degree: int = 2
     one_share: float = 0.1
     select_share: float = 0.3
     useful: float = 4.0
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         whole(degree=self.degree)
         positive(useful=self.useful)
         shares(one_share=self.one_share, select_share=self.select_share)
-        optional_shares(bins_share=self.bins_share)
+        super().__post_init__()
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["parents"]`` are each column's parents, as column positions.
@@ -86,12 +83,11 @@ class PrivBayes:
         from fedsynth.models.synthesizer import Synthesizer
 
         federation.require_vault()
-        survey_share = share_for_survey(federation, self.bins_share)
-        rng, count, share = federation.rng, len(federation.schema.stored), 1 - survey_share
+        rng, count, share = federation.rng, len(federation.schema.stored), self.share_after_survey(federation)
         ones = all_marginals(count, 1)
         first = self.one_share * share if count > 1 else share
         table_share = (1 - self.select_share) * (share - first) or share
-        domain = surveyed(federation, survey_share, count - 1, table_share, LARGER)
+        domain = self.surveyed(federation, count - 1, table_share, LARGER)
         vault = federation.deposit(domain.counts(ones), first)
         known = with_survey(domain, measure_in_vault(vault, domain, ones, first))
         total = total_records(federation, known)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import InvalidParameter, whole
@@ -24,16 +25,15 @@ from fedsynth.methods.measure import (
     measure,
     measure_in_vault,
     noise_weight,
-    optional_shares,
     share_left,
     shares,
     table_of,
     total_records,
 )
 from fedsynth.methods.pilot import CoarseTable, pilot
-from fedsynth.methods.registry import method
+from fedsynth.methods.registry import method, name_of
 from fedsynth.methods.sketch import LARGEST_SEED, LARGEST_WIDTH, Sketch, dependence, sketch
-from fedsynth.methods.survey import share_for_survey, surveyed, with_survey
+from fedsynth.methods.survey import SurveyOption, with_survey
 from fedsynth.schema.bins import Axis
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def pairs_worth_releasing(
 
 
 @dataclass(frozen=True)
-class PrivSynOptions:
+class PrivSynOptions(SurveyOption):
     """Options and first step that :class:`FedPrivSyn` and :class:`AdaFedPrivSyn` share.
 
     Parameters
@@ -97,11 +97,8 @@ class PrivSynOptions:
         How the released tables become rows: :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
-        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
-        shares are then shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches,
-        at ``sketch_share``, since they reveal a correlation under more noise, and the released tables are denoised
-        before rows are generated. ``None``: 20 % if a number has too many values to give each a cell, else 0; 0: the
-        schema's own bins, as in the paper.
+        As in :class:`~fedsynth.methods.survey.SurveyOption`. With a survey, noisy tables of all pairs over coarse
+        groups replace the sketches, at ``sketch_share``, since they reveal a correlation under more noise.
     """
 
     one_share: float = 0.1
@@ -110,10 +107,10 @@ class PrivSynOptions:
     seed: int = 0
     bound: float = 1 / 3
     generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
-        _check(self.bound, self.bins_share, one_share=self.one_share, sketch_share=self.sketch_share)
+        super().__post_init__()
+        _check(self.bound, one_share=self.one_share, sketch_share=self.sketch_share)
         whole(1, LARGEST_WIDTH, width=self.width)
         whole(0, LARGEST_SEED, seed=self.seed)
 
@@ -127,17 +124,16 @@ class PrivSynOptions:
 
         What is then left of the budget is for the tables of the released pairs.
         """
-        survey_share = share_for_survey(federation, self.bins_share)
-        columns, left = len(federation.schema.stored), 1 - survey_share
+        columns, left = len(federation.schema.stored), self.share_after_survey(federation)
         pairs = all_marginals(columns, 2)
         pair_share = self.pair_share * left
-        domain = surveyed(federation, survey_share, _most(pairs, self.bound), pair_share)
+        domain = self.surveyed(federation, _most(pairs, self.bound), pair_share)
         found = measure(federation, all_marginals(columns, 1), self.one_share * left, domain=domain)
         one_way = with_survey(domain, found)
         total = total_records(federation, one_way)
         if not pairs:
             return PairEstimates(domain, one_way, total, {}, {}, domain.axes, pair_share)
-        if survey_share:
+        if domain.columns:
             coarse = pilot(federation, domain, pairs, self.sketch_share * left, one_way, total)
             return PairEstimates(
                 domain, one_way, total, coarse.strengths, coarse.tables, coarse.domain.axes, pair_share
@@ -251,7 +247,7 @@ class AdaFedPrivSyn(PrivSynOptions):
 
 @method("privsyn", needs_vault=True, needs_scores=True, adaptive=True, order=2)
 @dataclass(frozen=True)
-class PrivSyn:
+class PrivSyn(SurveyOption):
     """Central PrivSyn: noisy dependence scores of the exact tables in a vault take the place of sketches.
 
     A pair's dependence is the L1 distance of its table from the product of the *released* 1-way tables, so that one
@@ -268,19 +264,17 @@ class PrivSyn:
     generator
         As in :class:`PrivSynOptions`.
     bins_share
-        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first; the other
-        shares are then shares of what is left, and the released tables are denoised. ``None``: 20 % if a number has too
-        many values to give each a cell, else 0; 0: the schema's own bins.
+        As in :class:`~fedsynth.methods.survey.SurveyOption`.
     """
 
     one_share: float = 0.1
     score_share: float = 0.1
     bound: float = 1.0
     generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
-        _check(self.bound, self.bins_share, one_share=self.one_share, score_share=self.score_share)
+        super().__post_init__()
+        _check(self.bound, one_share=self.one_share, score_share=self.score_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the released pairs."""
@@ -288,10 +282,9 @@ class PrivSyn:
 
         federation.require_vault(scores=True)
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
-        survey_share = share_for_survey(federation, self.bins_share)
-        left = 1 - survey_share
+        left = self.share_after_survey(federation)
         planned = _most(pairs, min(self.bound, PLANNED))
-        domain = surveyed(federation, survey_share, planned, share_left(self.one_share, self.score_share) * left)
+        domain = self.surveyed(federation, planned, share_left(self.one_share, self.score_share) * left)
         vault = federation.deposit(domain.counts([*ones, *pairs]), left)
 
         found = measure_in_vault(vault, domain, ones, self.one_share * left if pairs else left)
@@ -313,10 +306,9 @@ class PrivSyn:
         return self.generator.generate(domain, one_way + released, total, info)
 
 
-@method("allmarginals", adaptive=True, order=2)
 @dataclass(frozen=True)
-class AllMarginals:
-    """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn.
+class MarginalBaseline(SurveyOption):
+    """Releases the tables of pairs that are chosen before any query: what the baselines of HeteroFedSyn share.
 
     Parameters
     ----------
@@ -325,69 +317,64 @@ class AllMarginals:
     generator
         As in :class:`PrivSynOptions`.
     bins_share
-        Share of the budget for a survey (:mod:`fedsynth.methods.survey`) that derives adaptive bins first;
-        ``one_share`` is then a share of what is left. ``None``: 20 % if a number has too many values to give each a
-        cell, else 0; 0: the schema's own bins.
+        As in :class:`~fedsynth.methods.survey.SurveyOption`.
     """
 
     one_share: float = 0.1
     generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
         shares(one_share=self.one_share)
-        optional_shares(bins_share=self.bins_share)
+        super().__post_init__()
+
+    def chosen(self, pairs: Sequence[Clique], rng: np.random.Generator) -> Sequence[Clique]:
+        """Return those of all ``pairs`` of columns that are released: all of them."""
+        return pairs
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method (:meth:`Method.fit <fedsynth.methods.registry.Method.fit>`)."""
-        pairs = all_marginals(len(federation.schema.stored), 2)
-        return _release(federation, pairs, self, "allmarginals")
+        """Run the method; the result's ``info["cliques"]`` are the released pairs."""
+        ones, every = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
+        pairs, left = self.chosen(every, federation.rng), self.share_after_survey(federation)
+        one_share, pair_share = (self.one_share * left, (1 - self.one_share) * left) if pairs else (left, 0.0)
+        domain = self.surveyed(federation, len(pairs), pair_share or left)
+        one_way = with_survey(domain, measure(federation, ones, one_share, domain=domain))
+        two_way = measure(federation, pairs, pair_share, domain=domain) if pairs else []
+        info = {"method": name_of(self), "cliques": [list(pair) for pair in pairs]}
+        return self.generator.generate(domain, one_way + two_way, total_records(federation, one_way), info)
+
+
+@method("allmarginals", adaptive=True, order=2)
+@dataclass(frozen=True)
+class AllMarginals(MarginalBaseline):
+    """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn.
+
+    The options are those of :class:`MarginalBaseline`.
+    """
 
 
 @method("randommarginals", adaptive=True, order=2)
 @dataclass(frozen=True)
-class RandomMarginals:
+class RandomMarginals(MarginalBaseline):
     """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn.
 
     Parameters
     ----------
     share
         Share of all pairs that is released, above 0 and at most 1, but at least one pair; not a share of the budget.
-    one_share
-        Share of the budget for the 1-way tables; the pairs get the rest.
-    generator, bins_share
-        As in :class:`AllMarginals`.
+    one_share, generator, bins_share
+        As in :class:`MarginalBaseline`.
     """
 
     share: float = 1 / 3
-    one_share: float = 0.1
-    generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
-    bins_share: float | None = None
 
     def __post_init__(self) -> None:
-        shares(one_share=self.one_share)
-        optional_shares(bins_share=self.bins_share)
+        super().__post_init__()
         _part_of_pairs("share", self.share)
 
-    def fit(self, federation: Federation) -> Synthesizer:
-        """Run the method; the result's ``info["cliques"]`` are the pairs drawn."""
-        pairs = all_marginals(len(federation.schema.stored), 2)
-        drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
-        some = [pairs[at] for at in sorted(drawn.tolist())]
-        return _release(federation, some, self, "randommarginals")
-
-
-def _release(
-    federation: Federation, pairs: Sequence[Clique], options: AllMarginals | RandomMarginals, name: str
-) -> Synthesizer:
-    survey_share = share_for_survey(federation, options.bins_share)
-    ones, left = all_marginals(len(federation.schema.stored), 1), 1 - survey_share
-    one_share, pair_share = (options.one_share * left, (1 - options.one_share) * left) if pairs else (left, 0.0)
-    domain = surveyed(federation, survey_share, len(pairs), pair_share or left)
-    one_way = with_survey(domain, measure(federation, ones, one_share, domain=domain))
-    two_way = measure(federation, pairs, pair_share, domain=domain) if pairs else []
-    info = {"method": name, "cliques": [list(pair) for pair in pairs]}
-    return options.generator.generate(domain, one_way + two_way, total_records(federation, one_way), info)
+    @override
+    def chosen(self, pairs: Sequence[Clique], rng: np.random.Generator) -> Sequence[Clique]:
+        drawn = rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]
+        return [pairs[at] for at in sorted(drawn.tolist())]
 
 
 def _noise(
@@ -402,8 +389,7 @@ def _most(strengths: Collection[Clique], bound: float) -> int:
     return min(len(strengths), max(1, math.floor(bound * len(strengths))))
 
 
-def _check(bound: float, bins_share: float | None, **before_pairs: float) -> None:
-    optional_shares(bins_share=bins_share)
+def _check(bound: float, **before_pairs: float) -> None:
     shares(**before_pairs)
     check_shares("the pairs", **before_pairs)
     _part_of_pairs("bound", bound)

@@ -11,14 +11,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedsynth.federation.query import Counts, Extent
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
+from fedsynth.methods.measure import (
+    EXACT_STD,
+    measurements,
+    optional_shares,
+    table_shares,
+    total_records,
+    weights_for,
+)
 from fedsynth.methods.surveyed_column import column_bins
 from fedsynth.schema.bins import Floats
 
@@ -217,33 +224,54 @@ def _largest(sizes: Sequence[int]) -> int:
     return largest
 
 
-def share_for_survey(federation: Federation, share: float | None) -> float:
-    """Return the share of the budget for the survey of a method whose option ``bins_share`` is ``share``.
+@dataclass(frozen=True)
+class SurveyOption:
+    """The first step of methods that count tables: a survey for adaptive bins, unless no column needs one.
 
-    ``None`` stands for ``SURVEY`` (a fifth) if a number or time has too many values to give each a cell of its own, and
-    0 otherwise: a bound that is far above most rows would put them into one bin of equal width. Without such a column,
-    the schema's own bins or values serve as well. It is also 0 under a trust model without plain sums.
+    Parameters
+    ----------
+    bins_share
+        Share of the budget for the survey. A method's other shares are then shares of what is left, and 2-way tables
+        over adaptive bins are denoised before a model is fitted. ``None``: 20 % if a number or time has too many values
+        to give each a cell, else 0; also 0 with three servers, which allow no survey. 0: the schema's own bins, as in
+        the papers.
     """
-    from fedsynth.models.adaptive_bins import AdaptiveBins
 
-    if share is not None:
-        return share
-    grids = [AdaptiveBins.of(column).grid for column in federation.schema.stored]
-    many = any(grid is not None and not grid.single.all() for grid in grids)
-    return SURVEY if many and federation.trust.sums is not None else 0.0
+    bins_share: float | None = field(default=None, kw_only=True)
 
+    def __post_init__(self) -> None:
+        optional_shares(bins_share=self.bins_share)
 
-def surveyed(federation: Federation, share: float, tables: int, table_share: float, larger: float = 1.0) -> Domain:
-    """Return the bins for a method's tables: adaptive bins found by a survey, or the schema's own if ``share`` is 0.
+    def share_for_survey(self, federation: Federation) -> float:
+        """Return the share of the budget for the survey, 0 for none.
 
-    The survey costs ``share`` of the budget. The bins are chosen for the noise of the method's own ``tables``, which
-    together cost ``table_share``. ``larger`` is the number of cells of one of them, relative to a 2-way table.
-    """
-    if not share:
-        return Domain(federation.schema)
-    found = survey(federation, share)
-    std = larger * noise_of(federation, table_share, tables)
-    return Domain(federation.schema, noise_groups(federation.schema, found, std))
+        Without a number or time of many values, the schema's own bins or values serve as well. A bound of such a column
+        that is far above most rows would put them into one bin of equal width.
+        """
+        from fedsynth.models.adaptive_bins import AdaptiveBins
+
+        if self.bins_share is not None:
+            return self.bins_share
+        grids = [AdaptiveBins.of(column).grid for column in federation.schema.stored]
+        many = any(grid is not None and not grid.single.all() for grid in grids)
+        return SURVEY if many and federation.trust.sums is not None else 0.0
+
+    def share_after_survey(self, federation: Federation) -> float:
+        """Return the share of the budget that the survey leaves for the method's own questions."""
+        return 1 - self.share_for_survey(federation)
+
+    def surveyed(self, federation: Federation, tables: int, table_share: float, larger: float = 1.0) -> Domain:
+        """Return the bins for a method's tables: adaptive bins found by a survey, or the schema's own without one.
+
+        The bins are chosen for the noise of the method's own ``tables``, which together cost ``table_share`` of the
+        budget. ``larger`` is the number of cells of one of them, relative to a 2-way table.
+        """
+        share = self.share_for_survey(federation)
+        if not share:
+            return Domain(federation.schema)
+        found = survey(federation, share)
+        std = larger * noise_of(federation, table_share, tables)
+        return Domain(federation.schema, noise_groups(federation.schema, found, std))
 
 
 def one_way(columns: Sequence[AdaptiveBins]) -> list[Measurement]:
