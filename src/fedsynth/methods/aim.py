@@ -6,15 +6,16 @@ sites by round follow FLAIM (arXiv 2310.06447).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
-from fedsynth.cliques import Workload, all_marginals, downward_closure, maximal, weights
+from fedsynth.cliques import Clique, Workload, all_marginals, downward_closure, maximal, weights
 from fedsynth.errors import InvalidParameter, positive, whole
+from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import (
     fit_over,
     fits,
@@ -31,7 +32,8 @@ from fedsynth.methods.survey import SurveyOption, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
-    from fedsynth.federation.vault import Vault
+    from fedsynth.federation.vault import CandidateScores, Vault
+    from fedsynth.models.mrf import MarkovRandomField
     from fedsynth.models.synthesizer import Synthesizer
 
 
@@ -106,8 +108,6 @@ class AIM(SurveyOption):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info`` has the number of ``rounds`` and, as ``cliques``, the marginals."""
-        from fedsynth.federation.vault import CandidateScores
-
         federation.require_vault()
         columns = len(federation.schema.stored)
         workload = self.workload or all_marginals(columns, min(2, columns))
@@ -119,58 +119,81 @@ class AIM(SurveyOption):
         pure, share = federation.budget.pure, self.share_after_survey(federation) - entering.spent
 
         planned = self.rounds or (4 if pure else 16) * len(ones)
-        measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
-        select_each = share * (1 - self.measure_share) / planned
+        price = _Price.of(share, self.measure_share, planned + len(ones) if self.rounds else planned, planned)
+        ones_share = price.measure * len(ones)
         domain = self.surveyed(federation, columns, self.measure_share * share)
-        share_ones, kept = (
-            measure_each * len(ones),
-            domain.counts(maximal([*(tuple(sorted(q)) for q in workload), *ones])),
-        )
+        kept = domain.counts(maximal([*(tuple(sorted(clique)) for clique in workload), *ones]))
         if self.keep_first:
             vault = opened = entering.first.deposit(kept, share)
         else:
-            opened = entering.first.deposit(domain.counts(ones), share_ones)
+            opened = entering.first.deposit(domain.counts(ones), ones_share)
             second = entering.later[0] if entering.later else entering.first
-            vault = second.deposit(kept, share - share_ones)
+            vault = second.deposit(kept, share - ones_share)
 
-        found = measure_in_vault(opened, domain, ones, share_ones, entering.factor(opened))
-        measured = with_survey(domain, found)
+        one_way = measure_in_vault(opened, domain, ones, ones_share, entering.factor(opened))
+        measured = with_survey(domain, one_way)
         total = entering.total or total_records(federation, measured)
         model = fit_over(domain, measured, total, self.iterations, one_cohort=entering.at_once)
-        done = 0
-        last = False
+        done, last = 0, False
         while not last:
             left = vault.left
-            if left < 2 * (measure_each + select_each) * (1 - 1e-9):
-                measure_each, select_each = self.measure_share * left, (1 - self.measure_share) * left
-                last = True
+            if last := left < 2 * (price.measure + price.select) * (1 - 1e-9):
+                price = _Price.of(left, self.measure_share)
             if done < len(entering.later):
                 entering.later[done].deposit_into(vault)
-            factor = entering.factor(vault)
-            limit = self.max_megabytes * (1 - (left - measure_each - select_each) / share)
-            viable = [q for q in candidates if fits(domain.sizes, model.cliques, q, limit)]
-            std = vault.std(measure_each)
-            answers = model.marginals(viable)
-            distances = CandidateScores(
-                tuple(viable),
-                tuple(answers[q] if factor == 1 else answers[q] / factor for q in viable),
-                np.array(weights(viable, workload)),
-                std * np.array([noise_norm(domain, q) for q in viable]),
-            )
-            chosen = viable[vault.select(distances, select_each)]
-            measured += measure_in_vault(vault, domain, [chosen], measure_each, factor)
-            before = model
-            steps = self.final_iterations if last else self.iterations
+            limit = self.max_megabytes * (1 - (left - price.measure - price.select) / share)
+            viable = [clique for clique in candidates if fits(domain.sizes, model.cliques, clique, limit)]
+            std, factor = vault.std(price.measure), entering.factor(vault)
+            chosen = viable[vault.select(_distances(domain, model, viable, workload, std, factor), price.select)]
+            measured += measure_in_vault(vault, domain, [chosen], price.measure, factor)
+            before, steps = model, self.final_iterations if last else self.iterations
             model = fit_over(domain, measured, total, steps, before, one_cohort=entering.at_once)
             done += 1
             federation.progress("AIM rounds", done, max(done, planned if self.rounds else done + 1))
             moved = np.abs(model.marginal(chosen) - before.marginal(chosen)).sum()
             if self.rounds is None and moved <= std * noise_weight(domain, chosen):
-                # Halves the noise and doubles the draw's epsilon.
-                step = 2 if pure else 4
-                measure_each, select_each = step * measure_each, step * select_each
-        info = {"method": "aim", "rounds": done, "cliques": [list(m.clique) for m in measured]}
+                price = price.times(2 if pure else 4)  # halves the noise and doubles the draw's epsilon
+        info = {"method": "aim", "rounds": done, "cliques": [list(table.clique) for table in measured]}
         return domain.synthesizer(model, info)
+
+
+def _distances(
+    domain: Domain,
+    model: MarkovRandomField,
+    candidates: Sequence[Clique],
+    workload: Workload,
+    std: float,
+    factor: float,
+) -> CandidateScores:
+    """Return scores: distances of the ``candidates``' exact tables from a model's, less that expected of noise.
+
+    They are weighted by what of the ``workload`` a candidate covers. The model is of ``factor`` times the records in
+    the vault, and noise has the standard deviation ``std`` per cell there.
+    """
+    from fedsynth.federation.vault import CandidateScores
+
+    answers = model.marginals(candidates)
+    return CandidateScores(
+        tuple(candidates),
+        tuple(answers[clique] if factor == 1 else answers[clique] / factor for clique in candidates),
+        np.array(weights(candidates, workload)),
+        std * np.array([noise_norm(domain, clique) for clique in candidates]),
+    )
+
+
+class _Price(NamedTuple):
+    """What a round costs, as shares of the budget: to ``select`` a marginal, and to ``measure`` it."""
+
+    measure: float
+    select: float
+
+    @classmethod
+    def of(cls, share: float, measure_share: float, tables: int = 1, draws: int = 1) -> _Price:
+        """Return the prices that divide a ``share`` between so many tables, for a part of it, and so many draws."""
+        return cls(share * measure_share / tables, share * (1 - measure_share) / draws)
+
+    def times(self, factor: float) -> _Price:
+        return _Price(factor * self.measure, factor * self.select)
 
 
 @dataclass(frozen=True)

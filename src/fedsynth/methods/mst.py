@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fedsynth.federation.federation import Federation
     from fedsynth.federation.vault import Vault
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.synthesizer import Synthesizer
 
@@ -64,19 +65,19 @@ class MST(SurveyOption):
         federation.require_vault()
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         share = self.share_after_survey(federation)
-        found = self.surveyed(federation, len(ones) - 1, share / 3)
-        vault = federation.deposit(found.counts(ones), share / 3 if pairs else share)
-        released = measure_in_vault(vault, found, ones, vault.left)
-        total = total_records(federation, with_survey(found, released))
-        domain = merged_columns(found, released, total, self.rare)
+        groups = self.surveyed(federation, len(ones) - 1, share / 3)
+        vault = federation.deposit(groups.counts(ones), share / 3 if pairs else share)
+        released = measure_in_vault(vault, groups, ones, vault.left)
+        total = total_records(federation, with_survey(groups, released))
+        domain = merged_columns(groups, released, total, self.rare)
         measured = one_way(domain.held)
         tree: list[Clique] = []
         if pairs:
-            axes = tuple(Axis(at, found.axes[at].cuts, cells.groups) for at, cells in enumerate(domain.held))
+            axes = tuple(Axis(at, groups.axes[at].cuts, cells.groups) for at, cells in enumerate(domain.held))
             vault = federation.deposit(Counts(axes, pairs), 2 * share / 3)
             tree = spanning_tree(vault, pairs, measured, total, share / 3)
             measured += measurements(tree, *vault.open(Counts(axes, tuple(tree)), vault.left))
-        if found.columns:
+        if groups.columns:
             model = fit_over(domain, measured, total, self.iterations)
         else:
             model = fit_noisy(domain.sizes, measured, total, self.iterations, zeros=domain.zeros)
@@ -95,27 +96,31 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
     found them, and groups of a numeric column are not merged, since the survey has merged rare ones with their
     neighbours already.
     """
+    columns = []
+    for cells, table in zip(domain.held, released, strict=True):
+        cells = _averaged(cells, table, total)
+        rare_groups = table.values < rare * table.std
+        if rare_groups.sum() > 1 and (domain.columns is None or cells.grid is None):
+            if domain.columns is None:
+                cells = replace(cells, counts=np.where(rare_groups, cells.counts[rare_groups].mean(), cells.counts))
+            merged = np.where(rare_groups, np.count_nonzero(~rare_groups), np.cumsum(~rare_groups) - 1)
+            cells = replace(cells, groups=merged[cells.groups])
+        columns.append(cells)
+    return Domain(domain.schema, tuple(columns))
+
+
+def _averaged(cells: AdaptiveBins, table: Measurement, total: float) -> AdaptiveBins:
+    """Return ``cells`` whose groups' estimated counts are averaged with those in ``table`` and sum to ``total``."""
     from fedsynth.models.adaptive_bins import AdaptiveBins
 
-    found = []
-    for cells, table in zip(domain.held, released, strict=True):
-        groups = np.arange(cells.size)
-        counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
-        variances: Floats = np.bincount(cells.groups, weights=cells.variances).astype(np.float64)
-        told = AdaptiveBins(groups, groups, counts, variances).updated(table.values, table.std**2, total)
-        fine = np.bincount(cells.groups)[cells.groups]
-        cells = replace(
-            cells, counts=cells.shares * told.counts[cells.groups], variances=told.variances[cells.groups] / fine
-        )
-        lost = table.values < rare * table.std
-        if lost.sum() > 1 and (domain.columns is None or cells.grid is None):
-            kept = len(lost) - int(lost.sum())
-            groups = np.where(lost, kept, np.cumsum(~lost) - 1)[cells.groups]
-            if domain.columns is None:
-                cells = replace(cells, counts=np.where(lost, cells.counts[lost].mean(), cells.counts))
-            cells = replace(cells, groups=groups)
-        found.append(cells)
-    return Domain(domain.schema, tuple(found))
+    groups = np.arange(cells.size)
+    counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
+    variances: Floats = np.bincount(cells.groups, weights=cells.variances).astype(np.float64)
+    averaged = AdaptiveBins(groups, groups, counts, variances).updated(table.values, table.std**2, total)
+    fine = np.bincount(cells.groups)[cells.groups]
+    return replace(
+        cells, counts=cells.shares * averaged.counts[cells.groups], variances=averaged.variances[cells.groups] / fine
+    )
 
 
 def spanning_tree(
