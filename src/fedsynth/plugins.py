@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedsynth.errors import Unsupported
@@ -18,7 +20,14 @@ from fedsynth.errors import Unsupported
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+FEATURES = ("fedsynth.deep", "fedsynth.bench")
+"""Features that the rest does without; their modules ``methods`` and ``models`` list what they add to it."""
 _HOME = Path(__file__).parent
+
+
+def of_features(name: str) -> list[ModuleType]:
+    """Import and return the module called ``name`` of each installed feature."""
+    return [import_module(f"{feature}.{name}") for feature in FEATURES if find_spec(feature)]
 
 
 def place_of(kind: Any) -> str:

@@ -42,7 +42,7 @@ from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import NormalScores
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.structure import Structure
-from fedsynth.models.synthesizer import FORMAT, MODELS, Synthesizer, load, own_bins
+from fedsynth.models.synthesizer import FORMAT, Synthesizer, load, own_bins, saved_kinds
 from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.ledger import Releases
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -284,7 +284,7 @@ class Mutator:
             case 2 if type(owner[key]) in (int, float):
                 owner[key] = self.one((owner[key] + 1, -owner[key], owner[key] * 1000, float(owner[key])))
             case _:
-                owner[key] = self.one((*_VALUES, *MODELS, "cells", "mixture", "normal scores"))
+                owner[key] = self.one((*_VALUES, *saved_kinds()[0], "cells", "mixture", "normal scores"))
         return pack(meta, arrays)
 
     def toml(self, data: bytes, other: bytes) -> bytes:

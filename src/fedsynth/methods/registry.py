@@ -2,8 +2,8 @@
 
 A method declares what it needs of the trust model, and which promises of the test suite it does not keep, where it is
 defined (:func:`method`); there is no second list of methods. Fedsynth's own methods are the decorated classes of this
-package's modules, which import most models only inside ``fit``, and those that the features ``deep`` and ``bench`` list
-in a module ``methods``. Other packages register theirs as entry points of the group ``fedsynth.methods``.
+package's modules, which import most models only inside ``fit``, and those that features list in a module ``methods``
+(:data:`fedsynth.plugins.FEATURES`). Other packages register theirs as entry points of the group ``fedsynth.methods``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from fedsynth.errors import InvalidParameter, Unsupported, listed, nearest
-from fedsynth.plugins import built_in, installed, load, named, place_of
+from fedsynth.plugins import FEATURES, built_in, installed, load, named, of_features, place_of
 from fedsynth.trusts import TRUSTS
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 GROUP = "fedsynth.methods"
 """Entry point group of other packages' methods."""
-_FEATURES = ("fedsynth.deep", "fedsynth.bench")  # features with methods of their own, which the rest does without
 
 Promise = Literal["whole budget", "any split", "any trust", "pure budget", "public sizes"]
 """A promise of the contract suite that a method may be exempt from, with a reason: that the most charged site spends
@@ -225,14 +223,12 @@ def _own() -> dict[str, Registration]:
     package = import_module("fedsynth.methods")
     for found in pkgutil.iter_modules(package.__path__, "fedsynth.methods."):
         import_module(found.name)
-    features = [feature for feature in _FEATURES if find_spec(feature)]
-    for feature in features:
-        import_module(f"{feature}.methods")
-    declared = (one for one in _DECLARED.values() if one.kind.__module__.startswith(("fedsynth.methods.", *features)))
+    of_features("methods")
     by_name: dict[str, Registration] = {}
-    for one in declared:
-        if by_name.setdefault(one.name, one) is not one:
-            raise Unsupported(f"two methods of fedsynth are called {one.name!r}; rename one of them")
+    for registered in _DECLARED.values():
+        own = registered.kind.__module__.startswith(("fedsynth.methods.", *FEATURES))
+        if own and by_name.setdefault(registered.name, registered) is not registered:
+            raise Unsupported(f"two methods of fedsynth are called {registered.name!r}; rename one of them")
     return by_name
 
 

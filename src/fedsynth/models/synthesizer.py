@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -35,7 +36,7 @@ from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.saved import DrawnColumn, read_head
-from fedsynth.plugins import named
+from fedsynth.plugins import named, of_features, place_of
 from fedsynth.privacy.cost import to_json
 from fedsynth.privacy.ledger import Releases
 from fedsynth.rows import Table, concatenate
@@ -164,14 +165,21 @@ _MODELS: tuple[type[Model], ...] = (
     BayesianNetwork,
 )
 _AXES: tuple[type[ModelAxis], ...] = (Bins, AdaptiveBins, OneAxis)
-MODELS = {model.kind: f"{model.__module__}:{model.__name__}" for model in _MODELS} | {
-    "vae": "fedsynth.deep.vae:TabularVAE",
-    "gan": "fedsynth.deep.gan:TabularGAN",
-    "diffusion": "fedsynth.deep.diffusion:TabularDiffusion",
-}  # imported when a file holds one
-AXES = {axis.kind: f"{axis.__module__}:{axis.__name__}" for axis in _AXES} | {
-    "mixture": "fedsynth.bench.published.mixture:TwoAxes",
-}
+
+
+@cache
+def saved_kinds() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the kinds of models and of axes in files, each with its class as ``package.module:Class``.
+
+    They are those of this package, and those that features list in ``MODELS`` and ``AXES`` of a module ``models``
+    (:data:`fedsynth.plugins.FEATURES`). Their classes are imported when a file holds one.
+    """
+    models = {model.kind: place_of(model) for model in _MODELS}
+    axes = {axis.kind: place_of(axis) for axis in _AXES}
+    for feature in of_features("models"):
+        models |= feature.MODELS
+        axes |= feature.AXES
+    return models, axes
 
 
 def own_bins(schema: Schema) -> tuple[Bins, ...]:
@@ -473,10 +481,11 @@ def load(path: Path | str) -> Synthesizer:
         found, arrays = unpack(data)
     except FedsynthError as error:
         raise FedsynthError(f"{path} is {error}") from error
-    if found.get("format") != FORMAT or str(found.get("kind")) not in MODELS:
+    kinds, _ = saved_kinds()
+    if found.get("format") != FORMAT or str(found.get("kind")) not in kinds:
         raise FedsynthError(
             f"{path} holds format {found.get('format')}, kind {found.get('kind')!r}, but this version reads format "
-            f"{FORMAT}, kinds {', '.join(MODELS)}; install the fedsynth version that wrote it"
+            f"{FORMAT}, kinds {', '.join(kinds)}; install the fedsynth version that wrote it"
         )
     try:
         return _restored(read_head(found, _Head), arrays)
@@ -506,8 +515,9 @@ def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
     for name, array in arrays.items():
         owner, _, own = name.partition(".")
         parts.setdefault(owner, {})[own] = array
-    model = named(MODELS[head.kind]).from_arrays(head.model, parts.get("model", {}))
-    axes = tuple(named(AXES[kind]).from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head.axes))
+    models, axis_kinds = saved_kinds()
+    model = named(models[head.kind]).from_arrays(head.model, parts.get("model", {}))
+    axes = tuple(named(axis_kinds[kind]).from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head.axes))
     for column, axis, drawn in zip(schema.stored, axes, model.drawn_columns, strict=True):
         axis.check(column, drawn)
     statement = None if head.statement is None else head.statement.statement(schema)
