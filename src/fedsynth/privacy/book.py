@@ -141,16 +141,9 @@ class Book:
                 if _agreement(records, charge.run) != charge.agreement:
                     raise Refused(f"run {charge.run} began under another agreement; start another run")
             known = records.get(QuestionRecord, charge.key)
-            if known is not None:
-                if (known.run, known.terms) != (charge.run, charge.terms):
-                    raise Refused(
-                        f"this question of run {charge.run} was asked under other terms ({known.terms}; now "
-                        f"{charge.terms}); undo the change of policy or version, or let the run ask a new question"
-                    )
-                if known.paid or not pay:
-                    return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
-            elif resume:
-                raise Refused("this question has no open session at this site; start another run")
+            _refuse_other_terms(known, charge, resume=resume)
+            if known is not None and (known.paid or not pay):
+                return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
             free = known is None and (not pay or not (charge.cost.rho or charge.cost.curve))
             again = self._listed(records, _FREE, charge.key) if free else 0
             if again is None:
@@ -732,6 +725,16 @@ def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
         raise Refused(f"run {charge.run} is closed at this site; start another run")
     if charge.rows and run.rows and charge.rows != run.rows:
         raise Refused(f"the rows of run {charge.run} have changed since it began; start another run for the new rows")
+
+
+def _refuse_other_terms(known: QuestionRecord | None, charge: Charge, *, resume: bool) -> None:
+    if known is None and resume:
+        raise Refused("this question has no open session at this site; start another run")
+    if known is not None and (known.run, known.terms) != (charge.run, charge.terms):
+        raise Refused(
+            f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "
+            "the change of policy or version, or let the run ask a new question"
+        )
 
 
 def _refuse_other_measure(run: RunRecord, charge: Charge) -> None:

@@ -18,7 +18,8 @@ from fedsynth.platforms import require_posix
 from fedsynth.privacy.cost import in_full
 
 if TYPE_CHECKING:
-    from fedsynth.deploy.roster import Admission, Invitation
+    from fedsynth.deploy.enrolment import Enrolment
+    from fedsynth.deploy.roster import Admission, Invitation, JoinRequest, SignedRoster
 
 
 def site_join(
@@ -183,21 +184,15 @@ def deploy_admit(
     from fedsynth.deploy.roster import JoinRequest, SignedRoster, load_either
 
     enrolment = Enrolment.load(folder)
-    found = [load_either(path, JoinRequest, SignedRoster) for path in received]
-    requests = [one for one in found if isinstance(one, JoinRequest)]
-    signed = [one for one in found if isinstance(one, SignedRoster)]
+    files = [load_either(path, JoinRequest, SignedRoster) for path in received]
+    requests = [file for file in files if isinstance(file, JoinRequest)]
+    signed = [file for file in files if isinstance(file, SignedRoster)]
     key = ca_key or folder / AUTHORITY
     authority = Authority.load(key, folder / "server" / "ca.crt") if requests or key.is_file() else None
     before = enrolment.members is not None
-    compared = {}
-    replaced = []
+    replaced = [request.site for request in requests if _has_new_key(request, enrolment)]
     for request in requests:
-        known = enrolment.admitted.get(request.site)
-        if known is not None and known.node_key != request.node_key:
-            replaced.append(request.site)
-        new = enrolment.check(request, replace=replace)
-        compared[request.site] = request.fingerprint
-        if new:
+        if enrolment.check(request, replace=replace):
             shown = f"The request of {request.site}:"
             question = f"Does {request.site} read out the same by phone?"
             compare(shown, request.fingerprint, question, fingerprint, json_)
@@ -212,16 +207,10 @@ def deploy_admit(
         shlex.join(["flwr", "supernode", "register", str(home / f"{name}.pub"), "federation", "--name", name])
         for name in (replaced if before and requests else enrolment.admitted)
     ]
-    unregister = (
-        f"The former nodes of {', '.join(replaced)} can still answer. Unregister them first, by the id printed when\n"
-        "they were registered: flwr supernode unregister ID federation\n\n"
-        if replaced
-        else ""
-    )
     facts = {
         "admitted": list(enrolment.admitted),
         "missing": list(enrolment.missing),
-        "requests": compared,
+        "requests": {request.site: request.fingerprint for request in requests},
         "roster": members.roster.fingerprint if members else "",
         "admissions": [str(folder / "admissions" / f"{name}.toml") for name in enrolment.sites] if members else [],
         "lacking": list(members.unsigned) if members else [],
@@ -230,25 +219,41 @@ def deploy_admit(
         "renewed": [str(file) for file in renewed],
     }
     if members is None:
-        said = f"admitted: {', '.join(enrolment.admitted) or 'nobody'}; missing: {', '.join(enrolment.missing)}"
+        text = f"admitted: {', '.join(enrolment.admitted) or 'nobody'}; missing: {', '.join(enrolment.missing)}"
     else:
-        lacking = ", ".join(members.unsigned)
-        then = (
-            f"Each site sends SITE.signed back: pass it to `fedsynth deploy admit`. Still missing: {lacking}."
-            if lacking
-            else "All sites have signed the roster. Send the admissions again, so that each site can check this."
-        )
-        commands = "\n".join(f"    {command}" for command in register)
-        flower = f"If Flower carries the messages, register the nodes once the server runs:\n\n{commands}"
-        said = (
-            f"All {len(enrolment.sites)} sites are admitted. Send each its file from {folder / 'admissions'} by any\n"
-            "channel: it holds no secret. The sites compare the roster's fingerprint with each other by phone:\n\n"
-            f"    {members.roster.fingerprint}\n\n{then}\n\n{unregister}"
-            + (flower if register else "The nodes stay registered as they are.")
-        )
+        text = _next_steps(folder / "admissions", members, register, replaced)
     if renewed:
-        said += f"\n\nRenewed as well: {', '.join(map(str, renewed))}. Restart nginx and the SuperLink."
-    say(json_, facts, said)
+        text += f"\n\nRenewed as well: {', '.join(map(str, renewed))}. Restart nginx and the SuperLink."
+    say(json_, facts, text)
+
+
+def _has_new_key(request: JoinRequest, enrolment: Enrolment) -> bool:
+    known = enrolment.admitted.get(request.site)
+    return known is not None and known.node_key != request.node_key
+
+
+def _next_steps(admissions: Path, members: SignedRoster, register: Sequence[str], replaced: Sequence[str]) -> str:
+    """Return what a coordinator does once all sites are admitted; ``replaced`` are sites with new keys."""
+    then = (
+        "Each site sends SITE.signed back: pass it to `fedsynth deploy admit`. Still missing: "
+        f"{', '.join(members.unsigned)}."
+        if members.unsigned
+        else "All sites have signed the roster. Send the admissions again, so that each site can check this."
+    )
+    unregister = (
+        f"The former nodes of {', '.join(replaced)} can still answer. Unregister them first, by the id printed when\n"
+        "they were registered: flwr supernode unregister ID federation\n\n"
+        if replaced
+        else ""
+    )
+    commands = "\n".join(f"    {command}" for command in register)
+    flower = f"If Flower carries the messages, register the nodes once the server runs:\n\n{commands}"
+    return (
+        f"All {len(members.roster.identities)} sites are admitted. Send each its file from {admissions} by any\n"
+        "channel: it holds no secret. The sites compare the roster's fingerprint with each other by phone:\n\n"
+        f"    {members.roster.fingerprint}\n\n{then}\n\n{unregister}"
+        + (flower if register else "The nodes stay registered as they are.")
+    )
 
 
 def deploy_try(
