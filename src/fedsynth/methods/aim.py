@@ -136,12 +136,12 @@ class AIM(SurveyOption):
         model = fit_over(domain, measured, total, self.iterations, one_cohort=entering.at_once)
         done, last = 0, False
         while not last:
-            left = vault.left
-            if last := left < 2 * (price.measure + price.select) * (1 - 1e-9):
-                price = _Price.of(left, self.measure_share)
+            remaining = vault.left
+            if last := remaining < 2 * (price.measure + price.select) * (1 - 1e-9):
+                price = _Price.of(remaining, self.measure_share)
             if done < len(entering.later):
                 entering.later[done].deposit_into(vault)
-            limit = self.max_megabytes * (1 - (left - price.measure - price.select) / share)
+            limit = self.max_megabytes * (1 - (remaining - price.measure - price.select) / share)
             viable = [clique for clique in candidates if fits(domain.sizes, model.cliques, clique, limit)]
             std, factor = vault.std(price.measure), entering.factor(vault)
             chosen = viable[vault.select(_distances(domain, model, viable, workload, std, factor), price.select)]

@@ -191,20 +191,20 @@ class Auto:
 
         # Round 1, the survey: single columns.
         survey_share = self.survey_share or (FINE if any(column.is_number for column in schema.stored) else COARSE)
-        found = survey(federation, survey_share if columns > 1 else 1.0)
+        surveyed = survey(federation, survey_share if columns > 1 else 1.0)
         noise = noise_of(federation, share_left(survey_share), 2 * columns)
-        room = self.max_megabytes or room_for(found.total, noise)
+        room = self.max_megabytes or room_for(surveyed.total, noise)
 
         # Round 2, the pilot: all pairs, to choose those worth measuring.
-        rounds = self._rounds(federation, survey_share, found.total)
-        plan = self._plan(federation, found, rounds, room)
+        rounds = self._rounds(federation, survey_share, surveyed.total)
+        plan = self._plan(federation, surveyed, rounds, room)
 
         # Round 3: columns and chosen pairs, some of them for each value of a third column.
-        measured = self._measured(federation, plan, rounds, found.total)
+        measured = self._measured(federation, plan, rounds, surveyed.total)
 
         # A model of the pairs that depend on each other, or that would come out dependent without their tables.
-        clean = clean_pairs(plan.domain, measured.ones, measured.pairs, found.total)
-        model, cliques = self._modelled(plan, measured, clean, found.total, room)
+        clean = clean_pairs(plan.domain, measured.ones, measured.pairs, surveyed.total)
+        model, cliques = self._modelled(plan, measured, clean, surveyed.total, room)
         correlations = {pair: table.correlation for pair, table in clean.items()}
         if plan.coarse:
             correlations = plan.coarse.correlations | correlations
@@ -217,7 +217,7 @@ class Auto:
 
         The pilot has tables over coarse groups or, where these would drown in noise, one to three numbers a pair.
         """
-        schema, left = federation.schema, share_left(survey_share)
+        schema, remaining = federation.schema, share_left(survey_share)
         pairs = all_marginals(len(schema.stored), 2)
         if not pairs:
             return Rounds(survey_share)
@@ -226,39 +226,39 @@ class Auto:
         weak = _share_to_show(WEAKEST, 4.0, federation, 2 * len(pairs), total)
         halvings = HALVINGS[0] if weak <= HOPELESS else HALVINGS[1]
         halvings = min(halvings, most_halvings(len(schema.stored), len(self._of_interest(schema, pairs))))
-        if halvings and _share_to_show(STRONGEST, CLEAR, federation, len(pairs), total) <= DEAREST * left:
-            return Rounds(survey_share, "contrasts", max(min(weak, DEAREST * left), self.pilot_share), halvings)
+        if halvings and _share_to_show(STRONGEST, CLEAR, federation, len(pairs), total) <= DEAREST * remaining:
+            return Rounds(survey_share, "contrasts", max(min(weak, DEAREST * remaining), self.pilot_share), halvings)
         _log.warning(
             "no pilot: noise would hide even the strongest relations in it, so columns are measured alone, and pairs "
             "with the target or within the workload; a larger epsilon, more rows or fewer columns show more"
         )
         return Rounds(survey_share)
 
-    def _plan(self, federation: Federation, found: Survey, rounds: Rounds, room: float) -> Plan:
-        """Run the pilot after the survey ``found``, and choose pairs for the last round and a model of ``room`` MiB."""
+    def _plan(self, federation: Federation, surveyed: Survey, rounds: Rounds, room: float) -> Plan:
+        """Run the pilot of ``surveyed`` columns, and choose pairs for the last round and a model of ``room`` MiB."""
         schema, columns = federation.schema, len(federation.schema.stored)
         pairs, tied = all_marginals(columns, 2), _tied(schema)
 
         def groups(tables: int) -> Domain:
             std = noise_of(federation, rounds.last_share, tables) if tables else 0.0
-            return Domain(schema, noise_groups(schema, found, std))
+            return Domain(schema, noise_groups(schema, surveyed, std))
 
         if rounds.pilot == "tables":
             domain = groups(math.ceil(PLANNED * len(pairs)))
-            coarse = pilot(federation, domain, pairs, rounds.pilot_share, one_way(domain.held), found.total)
+            coarse = pilot(federation, domain, pairs, rounds.pilot_share, one_way(domain.held), surveyed.total)
             std = federation.std(table_of((0,)), rounds.last_share)
             chosen = self._worth_measuring(coarse, domain, std, federation.budget, room)
             return Plan(domain, chosen, coarse.strengths, coarse)
         favoured = self._of_interest(schema, pairs)
         if rounds.pilot == "contrasts":
-            shown = contrasts(federation, found, rounds.halvings, rounds.pilot_share, favoured, TARGET)
-            strengths = shown.strengths | dict.fromkeys(tied, found.total)
+            shown = contrasts(federation, surveyed, rounds.halvings, rounds.pilot_share, favoured, TARGET)
+            strengths = shown.strengths | dict.fromkeys(tied, surveyed.total)
             related = list(dict.fromkeys([*tied, *shown.clear[: RELATED * columns]]))
             domain = groups(min(max(len(related), columns), 2 * columns))
             return Plan(domain, self._fitting(domain, *kruskal(related), strengths, room), strengths)
         related = list(dict.fromkeys([*tied, *favoured]))
         domain = groups(max(len(related), columns) if pairs else 0)
-        return Plan(domain, self._fitting(domain, *kruskal(related), dict.fromkeys(related, found.total), room))
+        return Plan(domain, self._fitting(domain, *kruskal(related), dict.fromkeys(related, surveyed.total), room))
 
     def _measured(self, federation: Federation, plan: Plan, rounds: Rounds, total: float) -> Measured:
         """Measure columns and the pairs of ``plan``, some of them with a third column, with what is left of the budget.
@@ -444,19 +444,19 @@ def with_places(
     from fedsynth.models.pair_tables import Margin, correlation_outside
     from fedsynth.models.ranked import RankedGroups
 
-    held = domain.held
-    found = {
-        pair: value for pair, value in correlations.items() if value and all(held[at].grid is not None for at in pair)
+    bins = domain.held
+    estimated = {
+        pair: value for pair, value in correlations.items() if value and all(bins[at].grid is not None for at in pair)
     }
-    if not found:
+    if not estimated:
         return model
     known = {}
-    for at in {at for pair in found for at in pair}:
-        rows = np.bincount(held[at].groups, weights=held[at].counts)
-        margin = Margin(rows / rows.sum(), held[at].ordered(domain.schema.stored[at]))
+    for at in {at for pair in estimated for at in pair}:
+        rows = np.bincount(bins[at].groups, weights=bins[at].counts)
+        margin = Margin(rows / rows.sum(), bins[at].ordered(domain.schema.stored[at]))
         known[at] = math.sqrt(margin.of_ordered @ margin.scores() ** 2)
-    strength = {pair: abs(value) * known[pair[0]] * known[pair[1]] for pair, value in found.items()}
-    tree = kruskal(sorted(found, key=lambda pair: -strength[pair]))[0]
+    strength = {pair: abs(value) * known[pair[0]] * known[pair[1]] for pair, value in estimated.items()}
+    tree = kruskal(sorted(estimated, key=lambda pair: -strength[pair]))[0]
     columns: list[int] = []
     parents: list[int] = []
     values: list[float] = []
@@ -467,14 +467,15 @@ def with_places(
             parents.append(parent)
             values.append(value)
             own = len(columns) - 1
-            reached += [(at, own, found[pair]) for pair in tree if column in pair for at in pair if at not in columns]
-    ordered = tuple(held[at].ordered(domain.schema.stored[at]) for at in columns)
+            beside = [(at, pair) for pair in tree if column in pair for at in pair if at not in columns]
+            reached += [(at, own, estimated[pair]) for at, pair in beside]
+    ordered = tuple(bins[at].ordered(domain.schema.stored[at]) for at in columns)
     edges = {at: (columns[parent], columns[at]) for at, parent in enumerate(parents) if parent >= 0}
     tables = model.marginals(list(edges.values()))
     for at, pair in edges.items():
         std = stds.get((min(pair), max(pair)))
         if std is not None:
             many = ordered[parents[at]], ordered[at]
-            heaps = [held[one].heaped[:size] for one, size in zip(pair, many, strict=True)]
+            heaps = [bins[end].heaped[:size] for end, size in zip(pair, many, strict=True)]
             values[at] = correlation_outside(tables[pair][: many[0], : many[1]], std, values[at], *heaps)
     return RankedGroups(model, tuple(columns), ordered, tuple(parents), np.array(values))

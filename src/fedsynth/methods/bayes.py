@@ -81,11 +81,12 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
     columns, total, _ = survey(federation, survey_share)
     if not pairs:
         pair_share = 0.0
-    left = share_left(survey_share, pair_share)
-    columns = grouped(columns, noise_of(federation, pair_share or left, len(pairs)), total, cells)
+    remaining = share_left(survey_share, pair_share)
+    columns = grouped(columns, noise_of(federation, pair_share or remaining, len(pairs)), total, cells)
     domain = Domain(federation.schema, tuple(columns))
     tables = measure(federation, pairs, pair_share, domain=domain) if pairs else []
-    return MeasuredPairs(columns, tables, dependences(one_way(columns), tables, total, federation.rng), total, left)
+    dependent = dependences(one_way(columns), tables, total, federation.rng)
+    return MeasuredPairs(columns, tables, dependent, total, remaining)
 
 
 def measure_pairs_by_site(

@@ -110,7 +110,7 @@ def _axis(at: int, cells: AdaptiveBins, groups: Integers) -> Axis:
 
 def contrasts(
     federation: Federation,
-    found: Survey,
+    surveyed: Survey,
     most: int,
     share: float,
     favoured: Sequence[Clique],
@@ -118,12 +118,12 @@ def contrasts(
 ) -> PairContrasts:
     """Release the contrasts of all pairs of columns in one noisy sum, for ``share`` of the budget.
 
-    Columns are halved by the counts of the survey ``found`` (:func:`halvings`), each at its noisy median. A pair with a
+    Columns are halved by their counts as ``surveyed`` (:func:`halvings`), each at its noisy median. A pair with a
     category has up to ``most`` contrasts, one for each halving. The pairs ``favoured`` are counted once more, if need
     be, so that their contrasts get about the part ``favoured_share`` of the cost together. Nothing is asked, and no
     pair is known, if fewer than two columns have two values.
     """
-    columns = zip(federation.schema.stored, found.columns, strict=True)
+    columns = zip(federation.schema.stored, surveyed.columns, strict=True)
     halved = [halvings(at, column, cells, most) for at, (column, cells) in enumerate(columns)]
     different = list(dict.fromkeys(halving for column in halved for halving in column))
     position = {halving: at for at, halving in enumerate(different)}
@@ -134,10 +134,10 @@ def contrasts(
     query = Interactions(tuple(halving.axis for halving in different), contrasts=tuple(blocks))
     released = federation.sum(query, share)
     pairs, values, stds = _averages(blocks, released.tables, released.stds)
-    (one, two), column = pairs.T, np.array([halving.axis.column for halving in different])
+    (first, second), column = pairs.T, np.array([halving.axis.column for halving in different])
     mean, variance = (np.array([getattr(halving, name) for halving in different]) for name in ("mean", "variance"))
-    distances = np.abs(values - found.total * mean[one] * mean[two] / 2)
-    noise = np.sqrt(stds**2 + mean[one] ** 2 * variance[two] + mean[two] ** 2 * variance[one])
+    distances = np.abs(values - surveyed.total * mean[first] * mean[second] / 2)
+    noise = np.sqrt(stds**2 + mean[first] ** 2 * variance[second] + mean[second] ** 2 * variance[first])
     largest, scores = np.zeros((2, len(halved), len(halved)))
     cell = tuple(np.sort(column[pairs], axis=1).T)
     np.maximum.at(largest, cell, distances)

@@ -197,7 +197,7 @@ class FLAIMState:
         adaptively chosen mechanisms that never exceeds the budget is a guarantee under zCDP and pure DP (privacy
         filters: Feldman & Zrnic, arXiv 2008.11193).
         """
-        planned, left = list(self.rounds), dict.fromkeys(self.federation.sites, self.share)
+        planned, remaining = list(self.rounds), dict.fromkeys(self.federation.sites, self.share)
         done, count = 0, self.settings.rounds
         table, draw = self.prices(tables, draws, first)
         while planned:
@@ -205,12 +205,12 @@ class FLAIMState:
             self.selected = []
             yield Round(cohort, self.settings.max_megabytes * ((done + 1) / count), table, draw)
             for site in cohort.sites:
-                left[site] -= (tables + first * (not done)) * table + draws * draw
+                remaining[site] -= (tables + first * (not done)) * table + draws * draw
             done += 1
             if self.settings.annealing and planned and self._noise_only():
                 planned = planned[: math.ceil(len(planned) / 4)]
                 count = done + len(planned)
-                table, draw = self._prices(planned, left, tables, draws, 0)
+                table, draw = self._prices(planned, remaining, tables, draws, 0)
             self.federation.progress(label, done, count)
 
     def _noise_only(self) -> bool:
@@ -245,16 +245,16 @@ class FLAIMState:
         return self._prices(self.rounds, dict.fromkeys(self.federation.sites, self.share), tables, draws, first)
 
     def _prices(
-        self, rounds: Sequence[Federation], left: Mapping[str, float], tables: int, draws: int, first: int
+        self, rounds: Sequence[Federation], remaining: Mapping[str, float], tables: int, draws: int, first: int
     ) -> tuple[float, float]:
-        """Return :meth:`prices` for these ``rounds`` and what sites have ``left``, which one site or more uses up."""
+        """Return :meth:`prices` for these ``rounds``, in which one site or more uses up its ``remaining`` share."""
         joined = Counter(site for cohort in rounds for site in cohort.sites)
         begins = set(rounds[0].sites)
         measured = {site: tables * n + first * (site in begins) for site, n in joined.items()}
         measure_share = self.settings.measure_share if draws else 1.0
         table = measure_share / max(measured.values())
         draw = (1 - measure_share) / (draws * max(joined.values())) if draws else 0.0
-        factor = min(left[site] / (table * measured[site] + draw * draws * n) for site, n in joined.items())
+        factor = min(remaining[site] / (table * measured[site] + draw * draws * n) for site, n in joined.items())
         return table * factor, draw * factor
 
     def measure(self, cohort: Federation, per_site: Mapping[str, Sequence[Clique]], share_each: float) -> None:
@@ -351,11 +351,11 @@ class FLAIMState:
         a model of any size.
         """
         votes = Counter(q for chosen in picks.values() for q in set(chosen))
-        held = list(self.model.cliques)
+        cliques = list(self.model.cliques)
         for q, _ in votes.most_common():
-            if fits(self.model.sizes, held, q, self.settings.max_megabytes):
-                held.append(q)
-        return {site: [q for q in chosen if q in held] for site, chosen in picks.items()}
+            if fits(self.model.sizes, cliques, q, self.settings.max_megabytes):
+                cliques.append(q)
+        return {site: [q for q in chosen if q in cliques] for site, chosen in picks.items()}
 
     def result(self, name: str) -> Synthesizer:
         """Return the synthesizer of a final fit to all measurements, with the schema's forbidden cells set to 0.

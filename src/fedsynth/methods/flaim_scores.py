@@ -306,20 +306,20 @@ class _Layout:
 
     def _by_cell(self, rows: Rows, records: int, expected: Sequence[Integers]) -> list[Integers]:
         axes = [Axis(column) for column in range(len(rows.schema.stored))]
-        found: list[list[Integers]] = [[] for _ in expected]
+        parts: list[list[Integers]] = [[] for _ in expected]
         first = 0
         while first < len(self.cliques):
             start = int(self.starts[first])
             last = max(first + 1, int(np.searchsorted(self.starts + self.sizes, start + _BLOCK, side="right")))
             counts = np.concatenate([table.ravel() for table in rows.tables(axes, self.cliques[first:last])])
             counts *= GRID
-            for whole, distances in zip(expected, found, strict=True):
+            for whole, distances in zip(expected, parts, strict=True):
                 apart = whole[start : start + len(counts)] * records
                 np.subtract(counts, apart, out=apart)
                 np.abs(apart, out=apart)
                 distances.append(np.add.reduceat(apart, self.starts[first:last] - start))
             first = last
-        return [np.concatenate(distances) for distances in found]
+        return [np.concatenate(distances) for distances in parts]
 
     def _by_row(self, rows: Any, records: int, expected: Sequence[Integers]) -> list[Integers]:
         """Visit only the cells that contain rows, each once, at its last row.
@@ -337,12 +337,12 @@ class _Layout:
         last = np.empty(cells, dtype=np.int64)
         last[places] = visit
         occurs = last[places] == visit
-        found = []
+        distances = []
         for whole in expected:
             apart = whole[places] * records
             changed = (np.abs(counts - apart) - apart) * occurs
-            found.append(records * np.add.reduceat(whole, self.starts) + changed.sum(axis=1))
-        return found
+            distances.append(records * np.add.reduceat(whole, self.starts) + changed.sum(axis=1))
+        return distances
 
 
 def model_shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
@@ -383,12 +383,12 @@ def _check_model(sizes: Sequence[int], factors: Sequence[Clique]) -> None:
         raise InvalidParameter(f"a model of {cells} cells is too large (at most {MOST_CELLS}); use a smaller one")
 
 
-def _check_shares(found: Integers | None, cliques: Sequence[Clique], sizes: Sequence[int]) -> None:
+def _check_shares(shares: Integers | None, cliques: Sequence[Clique], sizes: Sequence[int]) -> None:
     """Refuse shares that are not integers in units of 1 / GRID, or that add up to more than 2 in a table."""
-    if found is None:
+    if shares is None:
         return
     cells = [_cells(sizes, q) for q in cliques]
-    if found.shape != (sum(cells),) or not (found.min() >= 0 and found.max() <= GRID):
+    if shares.shape != (sum(cells),) or not (shares.min() >= 0 and shares.max() <= GRID):
         raise InvalidParameter(f"the shares of all sites must be one integer from 0 to {GRID} for each cell")
-    if np.add.reduceat(found, np.cumsum([0, *cells[:-1]])).max() > 2 * GRID:
+    if np.add.reduceat(shares, np.cumsum([0, *cells[:-1]])).max() > 2 * GRID:
         raise InvalidParameter("the shares of all sites in one table add up to more than 2, not to about 1")

@@ -247,10 +247,10 @@ class Interactions(Query, frozen=True):
             coded = [at for at in table if at not in self.whole]
             if len(coded) == 1 and self.axes[coded[0]].merges:
                 continue
-            left = math.prod(1 - 1 / sizes[at] for at in coded) * math.prod(
+            factor = math.prod(1 - 1 / sizes[at] for at in coded) * math.prod(
                 sizes[at] for at in table if at not in coded
             )
-            yield tuple(sorted(self.axes[at].column for at in coded)), noise * math.sqrt(left)
+            yield tuple(sorted(self.axes[at].column for at in coded)), noise * math.sqrt(factor)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return bounds on what one record adds to any integer: no code exceeds its vector's length."""
@@ -423,17 +423,17 @@ def clean_slices(
     from fedsynth.models.pair_tables import Margin, denoised
 
     axis = table.clique.index(column)
-    held = {
+    tables = {
         at: pairs[at, column].table.T if at < column else pairs[column, at].table for at in table.clique if at != column
     }
     slices = np.moveaxis(table.values, axis, 0)
-    found, numbers = np.zeros((len(slices), *(margins[at].shares.size for at in held))), 0.0
+    cleaned, numbers = np.zeros((len(slices), *(margins[at].shares.size for at in tables))), 0.0
     for value, share in enumerate(margins[column].shares):
         rows = total * share
         if rows >= 1:
-            first, second = (Margin(simplex(of[value], rows) / rows, margins[at].ordered) for at, of in held.items())
+            first, second = (Margin(simplex(of[value], rows) / rows, margins[at].ordered) for at, of in tables.items())
             counts = completed(slices[value], [rows * margin.shares for margin in (first, second)])
             clean = denoised(counts, table.std, first, second, rows)
-            found[value], numbers = clean.table, numbers + clean.numbers
-    std = table.std * math.sqrt(min(1.0, max(numbers, 1.0) / found.size))
-    return Measurement(table.clique, np.moveaxis(found, 0, axis), std)
+            cleaned[value], numbers = clean.table, numbers + clean.numbers
+    std = table.std * math.sqrt(min(1.0, max(numbers, 1.0) / cleaned.size))
+    return Measurement(table.clique, np.moveaxis(cleaned, 0, axis), std)

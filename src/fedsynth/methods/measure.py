@@ -135,15 +135,13 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
     """
     if domain.columns is None:
         return list(measured)
-    from fedsynth.models.estimate import Measurement, merged
-
-    found = [Measurement(clique, values, math.sqrt(v)) for clique, (values, v) in merged(measured).items()]
-    pairs = [table for table in found if len(table.clique) == 2]
-    ones = with_sums_of([table for table in found if len(table.clique) == 1], pairs)
+    tables = averages(measured)
+    pairs = [table for table in tables if len(table.clique) == 2]
+    ones = with_sums_of([table for table in tables if len(table.clique) == 1], pairs)
     clean = clean_pairs(domain, ones, pairs, total)
     return ones + [
         clean[table.clique].measurement(table.clique, table.std) if table.clique in clean else table
-        for table in found
+        for table in tables
         if len(table.clique) > 1
     ]
 
@@ -159,11 +157,11 @@ def clean_pairs(
     from fedsynth.models.pair_tables import denoised
 
     margins = margins_of(domain, ones, total)
-    found = {}
+    clean = {}
     for table in pairs:
         first, second = (margins[at] for at in table.clique)
-        found[table.clique] = denoised(table.values, table.std, first, second, total)
-    return found
+        clean[table.clique] = denoised(table.values, table.std, first, second, total)
+    return clean
 
 
 def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dict[int, Margin]:
@@ -226,13 +224,13 @@ def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> 
     """
     from fedsynth.models.estimate import Measurement, inverse_variance_mean
 
-    found = []
-    for one in ones:
-        (column,) = one.clique
-        said = [one, *(table.onto(one.clique) for table in tables if column in table.clique)]
-        mean, variance = inverse_variance_mean([each.values for each in said], [each.std**2 for each in said])
-        found.append(Measurement(one.clique, mean, math.sqrt(variance)))
-    return found
+    averaged = []
+    for own in ones:
+        (column,) = own.clique
+        counted = [own, *(table.onto(own.clique) for table in tables if column in table.clique)]
+        mean, variance = inverse_variance_mean([each.values for each in counted], [each.std**2 for each in counted])
+        averaged.append(Measurement(own.clique, mean, math.sqrt(variance)))
+    return averaged
 
 
 def averages(tables: Sequence[Measurement]) -> list[Measurement]:
@@ -332,16 +330,16 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
     power = 1 if budget.pure else 2
     wanted = np.asarray(shares, dtype=np.float64) / np.sum(shares)
     ideal = (wanted / wanted.max()) ** (1 / power)
-    found, least = np.ones(len(wanted)), math.inf
+    best, least = np.ones(len(wanted)), math.inf
     for largest in range(1, _MOST_WEIGHT + 1):
         weights = np.maximum(np.rint(largest * ideal), 1.0)
         spent = weights**power / (weights**power).sum()
         error = float(np.abs(spent / wanted - 1).max())
         if error < least:
-            found, least = weights, error
+            best, least = weights, error
         if error <= _WEIGHT_ERROR:
             break
-    return tuple(int(weight) for weight in found)
+    return tuple(int(weight) for weight in best)
 
 
 def table_shares(cells: Sequence[float], budget: Budget) -> list[float]:
@@ -401,12 +399,12 @@ def favoured_shares(prices: Sequence[float], favoured: Sequence[bool], share: fl
 
     Nothing is raised if ``favoured`` is empty or all True, or if those marked True have this part already.
     """
-    found = np.array(prices, dtype=np.float64) / np.sum(prices)
-    raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(found), dtype=bool)
-    if 0 < found[raised].sum() < share and not raised.all():
-        found[raised] *= share / found[raised].sum()
-        found[~raised] *= (1 - share) / found[~raised].sum()
-    return list(found)
+    parts = np.array(prices, dtype=np.float64) / np.sum(prices)
+    raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(parts), dtype=bool)
+    if 0 < parts[raised].sum() < share and not raised.all():
+        parts[raised] *= share / parts[raised].sum()
+        parts[~raised] *= (1 - share) / parts[~raised].sum()
+    return list(parts)
 
 
 def shares(**numbers: float) -> None:
@@ -428,10 +426,10 @@ def share_left(*spent: float) -> float:
 
     Rounding counts as 0: shares of 0.7 and 0.3 leave 6e-17 in floating point, too little to pay for anything.
     """
-    left = 1.0
+    rest = 1.0
     for share in spent:
-        left -= share
-    return left if left > _DUST else 0.0
+        rest -= share
+    return rest if rest > _DUST else 0.0
 
 
 def check_shares(purpose: str, **spent: float) -> None:
@@ -443,18 +441,18 @@ def check_shares(purpose: str, **spent: float) -> None:
 
 def select_fitting(
     sizes: Sequence[int],
-    held: Sequence[Clique],
+    cliques: Sequence[Clique],
     more: Sequence[Clique],
     megabytes: float,
     rules: Iterable[Clique] = (),
 ) -> list[Clique]:
-    """Return the cliques ``held``, then those of ``more`` that can be added to a model of at most ``megabytes``.
+    """Return ``cliques``, then those of ``more`` that can be added to a model of at most ``megabytes``.
 
     Cliques are tried in order. ``sizes`` are all columns' numbers of bins. The size is that of the tables of a
     graphical model of all cliques, in MiB at 8 bytes per cell; the cliques of ``rules`` count as parts of the model,
     but are not returned.
     """
-    kept, ruled = list(held), list(rules)
+    kept, ruled = list(cliques), list(rules)
     for clique in more:
         if megabytes_with(sizes, [*ruled, *kept], clique) <= megabytes:
             kept.append(clique)

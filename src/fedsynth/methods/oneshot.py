@@ -74,10 +74,10 @@ class OneShot(SurveyOption):
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the modelled pairs."""
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
-        pair_share, left = self.pair_share if pairs else 0.0, self.share_after_survey(federation)
-        domain = self.surveyed(federation, len(pairs), pair_share * left or left)
+        pair_share, remaining = self.pair_share if pairs else 0.0, self.share_after_survey(federation)
+        domain = self.surveyed(federation, len(pairs), pair_share * remaining or remaining)
         split = [(1 - pair_share) / len(ones)] * len(ones) + [pair_share / max(1, len(pairs))] * len(pairs)
-        measured = measure(federation, [*ones, *pairs], left, weights_for(split, federation.budget), domain)
+        measured = measure(federation, [*ones, *pairs], remaining, weights_for(split, federation.budget), domain)
         one_way, two_way = with_survey(domain, measured[: len(ones)]), measured[len(ones) :]
 
         total = total_records(federation, one_way)

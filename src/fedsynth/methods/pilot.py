@@ -116,27 +116,28 @@ def pilot(
     }
     ones = [
         Measurement(
-            one.clique,
-            np.bincount(unions[at], weights=one.values).astype(np.float64),
-            one.std * math.sqrt(len(unions[at]) / coarse.sizes[at]),
+            counts.clique,
+            np.bincount(unions[at], weights=counts.values).astype(np.float64),
+            counts.std * math.sqrt(len(unions[at]) / coarse.sizes[at]),
         )
-        for at, one in enumerate(columns)
+        for at, counts in enumerate(columns)
     ]
     dividing = [pair for pair in pairs if min(coarse.shape(pair)) > 1]
     if not dividing:
         return Pilot(coarse, ones, total, unions, {}, dict.fromkeys(pairs, 0.0), {})
     weights = pair_weights(coarse, dividing, federation.budget)
-    measured = [one.table(margins, total) for one in measure_interactions(federation, coarse, dividing, share, weights)]
-    found = {}
+    released = measure_interactions(federation, coarse, dividing, share, weights)
+    measured = [interaction.table(margins, total) for interaction in released]
+    dependences = {}
     for table in measured:
         first, second = (margins[at] for at in table.clique)
-        found[table.clique] = dependence(table.values, table.std, first, second, total)
+        dependences[table.clique] = dependence(table.values, table.std, first, second, total)
     return Pilot(
         coarse,
         ones,
         total,
         unions,
         {table.clique: CoarseTable(table) for table in measured},
-        dict.fromkeys(pairs, 0.0) | {pair: strength for pair, (strength, _) in found.items()},
-        {pair: correlation for pair, (_, correlation) in found.items()},
+        dict.fromkeys(pairs, 0.0) | {pair: strength for pair, (strength, _) in dependences.items()},
+        {pair: correlation for pair, (_, correlation) in dependences.items()},
     )

@@ -122,21 +122,21 @@ def _deposited(domain: Domain, degree: int, most: float) -> list[Clique]:
 
     Raises :class:`Unsupported` if the tables would not fit in memory.
     """
-    found: list[Clique] = []
+    deposited: list[Clique] = []
     covered: set[Clique] = set()
     for size in range(min(degree + 1, len(domain.sizes)), 0, -1):
         for clique in itertools.combinations(range(len(domain.sizes)), size):
             if clique not in covered and (size == 1 or math.prod(domain.shape(clique)) <= most):
-                found.append(clique)
+                deposited.append(clique)
             elif clique not in covered:
                 continue
             covered.update(itertools.combinations(clique, size - 1))
-    if sum(math.prod(domain.shape(clique)) for clique in found) > _MOST_CELLS:
+    if sum(math.prod(domain.shape(clique)) for clique in deposited) > _MOST_CELLS:
         raise Unsupported(
             f"the tables of {degree + 1} columns each do not fit in the vault's memory; set degree = {degree - 1}, "
             "give the schema fewer bins, or use FedChowLiu"
         )
-    return found
+    return deposited
 
 
 def _candidates(domain: Domain, order: Sequence[int], degree: int, most: float) -> list[tuple[int, Clique]]:

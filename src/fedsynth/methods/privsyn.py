@@ -119,26 +119,28 @@ class PrivSynOptions(SurveyOption):
         """Share for the released pairs' tables of the budget left after the survey: what the two other shares leave."""
         return share_left(self.one_share, self.sketch_share)
 
-    def look(self, federation: Federation) -> PairEstimates:
+    def estimated(self, federation: Federation) -> PairEstimates:
         """Measure 1-way tables, and estimate each pair's dependence from sketches or, after a survey, coarse tables.
 
         What is then left of the budget is for the tables of the released pairs.
         """
-        columns, left = len(federation.schema.stored), self.share_after_survey(federation)
+        columns, remaining = len(federation.schema.stored), self.share_after_survey(federation)
         pairs = all_marginals(columns, 2)
-        pair_share = self.pair_share * left
+        pair_share = self.pair_share * remaining
         domain = self.surveyed(federation, _most(pairs, self.bound), pair_share)
-        found = measure(federation, all_marginals(columns, 1), self.one_share * left, domain=domain)
-        one_way = with_survey(domain, found)
+        ones = all_marginals(columns, 1)
+        one_way = with_survey(domain, measure(federation, ones, self.one_share * remaining, domain=domain))
         total = total_records(federation, one_way)
         if not pairs:
             return PairEstimates(domain, one_way, total, {}, {}, domain.axes, pair_share)
         if domain.columns:
-            coarse = pilot(federation, domain, pairs, self.sketch_share * left, one_way, total)
+            coarse = pilot(federation, domain, pairs, self.sketch_share * remaining, one_way, total)
             return PairEstimates(
                 domain, one_way, total, coarse.strengths, coarse.tables, coarse.domain.axes, pair_share
             )
-        sketched = {found.pair: found for found in sketch(federation, pairs, self.sketch_share, self.width, self.seed)}
+        sketched = {
+            of_pair.pair: of_pair for of_pair in sketch(federation, pairs, self.sketch_share, self.width, self.seed)
+        }
         strengths: dict[Clique, float] = {
             (a, b): math.sqrt(max(0.0, dependence(sketched[a, b], one_way[a], one_way[b], total))) for a, b in pairs
         }
@@ -177,7 +179,7 @@ class FedPrivSyn(PrivSynOptions):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the released pairs."""
-        domain, one_way, total, strengths, _, _, pair_share = self.look(federation)
+        domain, one_way, total, strengths, _, _, pair_share = self.estimated(federation)
         weight, std = _noise(federation, domain, strengths, pair_share)
         most = _most(strengths, self.bound)
         chosen = pairs_worth_releasing(strengths, weight, std, most, pure=federation.budget.pure)
@@ -216,9 +218,9 @@ class AdaFedPrivSyn(PrivSynOptions):
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the released pairs."""
-        domain, one_way, total, strengths, looks, axes, left = self.look(federation)
+        domain, one_way, total, strengths, estimates, axes, remaining = self.estimated(federation)
         most = _most(strengths, self.bound)
-        share_each = left / max(1, most)
+        share_each = remaining / max(1, most)
         weight, std = _noise(federation, domain, strengths, share_each)
         pairs: list[Measurement] = []
         while strengths and len(pairs) < most:
@@ -228,19 +230,19 @@ class AdaFedPrivSyn(PrivSynOptions):
             if not chosen:
                 break
             pairs += measure(federation, chosen, share_each * len(chosen), domain=domain)
-            left -= share_each * len(chosen)
+            remaining -= share_each * len(chosen)
             strengths = {pair: strength for pair, strength in strengths.items() if pair not in chosen}
             rows = self.generator.generate(domain, one_way + pairs, total, {}).sample_table(
                 round(total), federation.rng
             )
             shown = {column for table in pairs for column in table.clique}
             for pair in strengths:
-                if shown & set(pair) and pair in looks:  # a column of a single group has no pair
-                    unseen = looks[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
+                if shown & set(pair) and pair in estimates:  # a column of a single group has no pair
+                    unseen = estimates[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
                     strengths[pair] = min(strengths[pair], math.sqrt(max(unseen, 0.0)))
             federation.progress("pairs released", len(pairs), most)
         again = [table.clique for table in pairs or one_way]
-        rest = measure(federation, again, left, domain=domain) if left > share_each / 2 else []
+        rest = measure(federation, again, remaining, domain=domain) if remaining > share_each / 2 else []
         info = {"method": "adafedprivsyn", "cliques": [list(table.clique) for table in pairs]}
         return self.generator.generate(domain, one_way + pairs + rest, total, info)
 
@@ -282,19 +284,19 @@ class PrivSyn(SurveyOption):
 
         federation.require_vault(scores=True)
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
-        left = self.share_after_survey(federation)
+        remaining = self.share_after_survey(federation)
         planned = _most(pairs, min(self.bound, PLANNED))
-        domain = self.surveyed(federation, planned, share_left(self.one_share, self.score_share) * left)
-        vault = federation.deposit(domain.counts([*ones, *pairs]), left)
+        domain = self.surveyed(federation, planned, share_left(self.one_share, self.score_share) * remaining)
+        vault = federation.deposit(domain.counts([*ones, *pairs]), remaining)
 
-        found = measure_in_vault(vault, domain, ones, self.one_share * left if pairs else left)
-        one_way = with_survey(domain, found)
+        one_share = self.one_share * remaining if pairs else remaining
+        one_way = with_survey(domain, measure_in_vault(vault, domain, ones, one_share))
         total = total_records(federation, one_way)
         if not pairs:
             return self.generator.generate(domain, one_way, total, {"method": "privsyn", "cliques": []})
         product = tuple(np.outer(one_way[a].values, one_way[b].values) / total for a, b in pairs)
         distances = CandidateScores(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
-        noisy, _ = vault.scores(distances, self.score_share * left)
+        noisy, _ = vault.scores(distances, self.score_share * remaining)
         pair_share = vault.left
         # The L1 norm of the noise, since the strengths are L1 distances.
         weight = {pair: noise_weight(domain, pair) for pair in pairs}
@@ -334,9 +336,11 @@ class MarginalBaseline(SurveyOption):
     def fit(self, federation: Federation) -> Synthesizer:
         """Run the method; the result's ``info["cliques"]`` are the released pairs."""
         ones, every = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
-        pairs, left = self.chosen(every, federation.rng), self.share_after_survey(federation)
-        one_share, pair_share = (self.one_share * left, (1 - self.one_share) * left) if pairs else (left, 0.0)
-        domain = self.surveyed(federation, len(pairs), pair_share or left)
+        pairs, remaining = self.chosen(every, federation.rng), self.share_after_survey(federation)
+        one_share, pair_share = remaining, 0.0
+        if pairs:
+            one_share, pair_share = self.one_share * remaining, (1 - self.one_share) * remaining
+        domain = self.surveyed(federation, len(pairs), pair_share or remaining)
         one_way = with_survey(domain, measure(federation, ones, one_share, domain=domain))
         two_way = measure(federation, pairs, pair_share, domain=domain) if pairs else []
         info = {"method": name_of(self), "cliques": [list(pair) for pair in pairs]}

@@ -330,7 +330,7 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
     if unknown := sorted(set(options) - set(known)):
         raise Unsupported(f"{method} has no option {', '.join(unknown)}; {nearest(unknown[0], known, 'it has')}")
     fields = {one.name: one for one in dataclasses.fields(kind)}
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in options.items():
         objects: Mapping[str, type] = fields[name].metadata.get(_OBJECTS, {})
         column = COLUMN.items() <= fields[name].metadata.items()
@@ -338,14 +338,14 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
         if objects and isinstance(value, str):
             if value not in objects:
                 raise InvalidParameter(f"{name} = {value!r}: {nearest(value, objects)}")
-            found[name] = objects[value]()
+            arguments[name] = objects[value]()
         elif value == "none" and "None" in _types(fields[name]) and not called_none:
-            found[name] = None
+            arguments[name] = None
         else:
-            found[name] = _of_type(fields[name], value)
+            arguments[name] = _of_type(fields[name], value)
             if column and value and schema is not None:
                 schema.index(value)
-    return found
+    return arguments
 
 
 def options_of(kind: Any) -> dict[str, Any]:
@@ -353,29 +353,30 @@ def options_of(kind: Any) -> dict[str, Any]:
 
     ``workload`` cannot be written as one value and is left out.
     """
-    found: dict[str, Any] = {}
-    for one in dataclasses.fields(kind):
-        if _OBJECTS in one.metadata:
-            found[one.name] = next(name for name, made in one.metadata[_OBJECTS].items() if made is one.default_factory)
-        elif one.name != "workload":
-            found[one.name] = one.default
-    return found
+    defaults: dict[str, Any] = {}
+    for option in dataclasses.fields(kind):
+        if _OBJECTS in option.metadata:
+            kinds = option.metadata[_OBJECTS].items()
+            defaults[option.name] = next(name for name, made in kinds if made is option.default_factory)
+        elif option.name != "workload":
+            defaults[option.name] = option.default
+    return defaults
 
 
-def _types(one: dataclasses.Field[Any]) -> Set[str]:
+def _types(option: dataclasses.Field[Any]) -> Set[str]:
     """Return the names of a field's types, whether its module postpones annotations or not."""
-    text = one.type.__name__ if isinstance(one.type, type) else str(one.type)
+    text = option.type.__name__ if isinstance(option.type, type) else str(option.type)
     return {part.strip() for part in text.split("|")}
 
 
-def _of_type(one: dataclasses.Field[Any], value: Any) -> Any:
+def _of_type(option: dataclasses.Field[Any], value: Any) -> Any:
     """Return an option's value; raises :class:`InvalidParameter` if it has none of its field's types."""
-    types = _types(one)
+    types = _types(option)
     admitted = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
     words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "None": "none"}
     if not any(type(value) in admitted.get(kind, ()) for kind in types):
-        wanted = ["a column's name"] if COLUMN.items() <= one.metadata.items() else []
+        wanted = ["a column's name"] if COLUMN.items() <= option.metadata.items() else []
         wanted += [text for kind, text in words.items() if kind in types]
-        wanted += ["one of " + ", ".join(one.metadata[_OBJECTS])] if _OBJECTS in one.metadata else []
-        raise InvalidParameter(f"{one.name} = {value!r}: give {' or '.join(wanted)}")
+        wanted += ["one of " + ", ".join(option.metadata[_OBJECTS])] if _OBJECTS in option.metadata else []
+        raise InvalidParameter(f"{option.name} = {value!r}: give {' or '.join(wanted)}")
     return value

@@ -20,6 +20,7 @@ from fedsynth.federation.query import Counts, Extent
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import (
     EXACT_STD,
+    averages,
     measurements,
     optional_shares,
     table_shares,
@@ -107,11 +108,11 @@ def survey(federation: Federation, share: Share) -> Survey:
     prices = [price * _FINER[level] for price, (_, level) in zip(first, asked, strict=True)]
     query = Counts(axes, tuple((place,) for place in range(len(axes))), weights_for(prices, federation.budget))
     released = federation.sum(query, share)
-    found = measurements([(at,) for at, _ in asked], released.tables, released.stds)
-    total = total_records(federation, found, released.sites)
-    by_level = dict(zip(asked, found, strict=True))
+    tables = measurements([(at,) for at, _ in asked], released.tables, released.stds)
+    total = total_records(federation, tables, released.sites)
+    by_level = dict(zip(asked, tables, strict=True))
 
-    doubt = 0.0 if federation.sizes is not None else 1 / sum(1 / (one.std**2 * one.values.size) for one in found)
+    doubt = 0.0 if federation.sizes is not None else 1 / sum(1 / (table.std**2 * table.values.size) for table in tables)
     columns = [
         column_bins(column, of, [by_level[at, level] for level in range(len(of))], total, doubt)
         for at, (column, of) in enumerate(zip(federation.schema.stored, levels, strict=True))
@@ -139,11 +140,11 @@ def _levels(schema: Schema, sites: int = 1) -> list[list[AdaptiveBins]]:
 
     levels = [AdaptiveBins.levels(column) for column in schema.stored]
     spare = _LARGEST - _VALUES - 2 * _cells(levels)  # fourth levels have all cells of the third ones once more
-    room = left = min(_VALUES, _OF_ALL_SITES // sites)
+    room = unused = min(_VALUES, _OF_ALL_SITES // sites)
     wide = []
     for values, at in sorted((_values(of[-1]), at) for at, of in enumerate(levels) if len(of) == LEVELS):
-        if values <= left:
-            left -= _with_values(levels[at], left)
+        if values <= unused:
+            unused -= _with_values(levels[at], unused)
         elif values < math.inf and not schema.stored[at].is_time:  # no time is nearest to zero
             wide.append(at)
     for at in wide:
@@ -181,7 +182,7 @@ def groups_for(total: float, std: float) -> int:
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 
-def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBins, ...]:
+def noise_groups(schema: Schema, surveyed: Survey, std: float) -> tuple[AdaptiveBins, ...]:
     """Merge a survey's bins into groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
 
     Groups of numeric columns are so large that the mean cell of a table of two such columns holds about ``HELD`` (3)
@@ -193,8 +194,8 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBin
     from fedsynth.models.adaptive_bins import rare_together
 
     ruled = {at for rule in schema.rules for at in map(schema.index, rule.never)}
-    most = groups_for(found.total, HELD * std)
-    columns = [cells if cells.grid is None else cells.grouped(std, most) for cells in found.columns]
+    most = groups_for(surveyed.total, HELD * std)
+    columns = [cells if cells.grid is None else cells.grouped(std, most) for cells in surveyed.columns]
     largest = _largest([cells.size for cells in columns])
     for at, cells in enumerate(columns):
         if cells.grid is None and at not in ruled:
@@ -210,10 +211,10 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBin
 
 def _of_most_frequent(counts: Floats, most: int) -> Floats:
     """Return ``counts`` with all but the ``most`` largest set to -1; of equal counts the first are the largest."""
-    found = np.full(len(counts), -1.0)
+    frequent = np.full(len(counts), -1.0)
     kept = np.argsort(-counts, kind="stable")[:most]
-    found[kept] = counts[kept]
-    return found
+    frequent[kept] = counts[kept]
+    return frequent
 
 
 def _largest(sizes: Sequence[int]) -> int:
@@ -269,28 +270,25 @@ class SurveyOption:
         share = self.share_for_survey(federation)
         if not share:
             return Domain(federation.schema)
-        found = survey(federation, share)
+        columns = survey(federation, share)
         std = larger * noise_of(federation, table_share, tables)
-        return Domain(federation.schema, noise_groups(federation.schema, found, std))
+        return Domain(federation.schema, noise_groups(federation.schema, columns, std))
 
 
 def one_way(columns: Sequence[AdaptiveBins]) -> list[Measurement]:
     """Return the counts of a survey as noisy 1-way tables, one for each column, at no further privacy cost."""
     from fedsynth.models.estimate import Measurement
 
-    found = []
+    tables = []
     for column, cells in enumerate(columns):
         counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
         variance = float(np.bincount(cells.groups, weights=cells.variances).mean())
-        found.append(Measurement((column,), counts, max(math.sqrt(variance), EXACT_STD)))
-    return found
+        tables.append(Measurement((column,), counts, max(math.sqrt(variance), EXACT_STD)))
+    return tables
 
 
 def with_survey(domain: Domain, columns: Sequence[Measurement]) -> list[Measurement]:
     """Return the 1-way tables ``columns``, averaged by inverse variance with the survey's counts, if any."""
     if domain.columns is None:
         return list(columns)
-    from fedsynth.models.estimate import Measurement, merged
-
-    found = merged([*one_way(domain.columns), *columns])
-    return [Measurement(clique, values, math.sqrt(variance)) for clique, (values, variance) in found.items()]
+    return averages([*one_way(domain.columns), *columns])

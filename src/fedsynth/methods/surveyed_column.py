@@ -50,11 +50,11 @@ def column_bins(
     apart = _apart(column, levels, tables, counts, total)
     for values, places in zip(counts, apart.places(levels), strict=True):
         values[places] = 0.0
-    left = max(total - float(atoms.counts.sum() + apart.counts.sum()), 0.0)
+    others = max(total - float(atoms.counts.sum() + apart.counts.sum()), 0.0)
     deviation = math.sqrt(doubt + atoms.variances.sum() + np.count_nonzero(apart.counts) * apart.variance)
-    cells = first.updated(counts[0], std**2, left, even=True)
+    cells = first.updated(counts[0], std**2, others, even=True)
     if len(apart.at) or first.grid is not None:
-        cells = _placed(column, cells, apart.at, counts[0], std, left, deviation, total)
+        cells = _placed(column, cells, apart.at, counts[0], std, others, deviation, total)
     cells = _refined(cells, levels, tables, counts, total / FINEST)
     if first.grid is not None and not cells.unplaced:
         finer = levels[min(1, len(levels) - 1)].grid
@@ -174,15 +174,15 @@ def _placed(
     apart: Integers,
     noisy: Floats,
     std: float,
-    left: float,
+    others: float,
     deviation: float,
     total: float,
 ) -> AdaptiveBins:
-    """Return the first level's cells with the ``left`` rows that are neither atoms nor ``apart`` where they stand out.
+    """Return the first level's cells with ``others``, rows neither of atoms nor ``apart``, where they stand out.
 
     Cells of a number beyond the range in which ``noisy`` counts stand out from noise of ``std`` each
-    (:func:`~fedsynth.models.piecewise.clear_range`) are emptied. The rows in that range are as many as are ``left``, if
-    these are more than ``SURE`` (3) times their own ``deviation``, and as estimated otherwise.
+    (:func:`~fedsynth.models.piecewise.clear_range`) are emptied. The rows in that range are as many as
+    ``others``, if these are more than ``SURE`` (3) times their own ``deviation``, and as estimated otherwise.
 
     If nothing stands out although most of the ``total`` rows are atoms or apart, noise hides where the others lie, if
     there are any. In cells that are merely likely, few of them would change a mean by factors. They are put next to
@@ -190,7 +190,7 @@ def _placed(
     """
     from fedsynth.models.piecewise import clear_range
 
-    size, sure = cells.in_order, left > SURE * deviation
+    size, sure = cells.in_order, others > SURE * deviation
     free = np.ones(len(cells.groups), dtype=bool)
     free[apart] = False
     rows, variances, unplaced = np.where(free, cells.counts, 0.0), cells.variances.copy(), 0.0
@@ -201,13 +201,13 @@ def _placed(
         if clear.stop:
             variances[free & ~inside] = EXACT_STD**2
             rows = np.where(inside, rows if rows[inside].any() else np.maximum(noisy, 0.0), 0.0)
-        elif left >= total / 2:
-            unplaced = left
+        elif others >= total / 2:
+            unplaced = others
         else:
-            unplaced = left if sure else 0.0
+            unplaced = others if sure else 0.0
             rows = unplaced * _next_to_zero(column, cells.grid, free)
     if sure and rows.any():
-        rows *= left / rows.sum()
+        rows *= others / rows.sum()
     return replace(cells, counts=rows, variances=variances, unplaced=unplaced)
 
 
@@ -216,13 +216,13 @@ def _next_to_zero(column: Column, grid: Grid, free: Mask) -> Floats:
 
     Shape ``(len(free),)``: ``free`` has an entry for missing values, too, if the column admits them.
     """
-    found = free.copy()
-    found[len(grid) :] = False
+    near = free.copy()
+    near[len(grid) :] = False
     if not column.is_time:
         zero = grid.nearest_to_zero
-        beside = found & (np.abs(np.arange(len(found)) - zero) == 1)
-        found = beside if beside.any() else found & (np.arange(len(found)) == zero)
-    return found / max(int(found.sum()), 1)
+        beside = near & (np.abs(np.arange(len(near)) - zero) == 1)
+        near = beside if beside.any() else near & (np.arange(len(near)) == zero)
+    return near / max(int(near.sum()), 1)
 
 
 def _refined(

@@ -138,10 +138,10 @@ def level_orders(
     released = federation.sum(Counts.of(len(schema.stored), pairs), share)
     tables = dict(zip(pairs, released.tables, strict=True))
     for at in nominal:
-        held = [(a if b == at else b, t if a == at else t.T) for (a, b), t in tables.items() if at in (a, b)]
-        if held:
-            company = np.concatenate([counts[other] for other, _ in held])
-            beside = np.concatenate([table for _, table in held], axis=1)
+        partners = [(a if b == at else b, t if a == at else t.T) for (a, b), t in tables.items() if at in (a, b)]
+        if partners:
+            company = np.concatenate([counts[other] for other, _ in partners])
+            beside = np.concatenate([table for _, table in partners], axis=1)
             orders[at] = correspondence_order(beside, counts[at], company, released.std)
     return orders
 
@@ -196,8 +196,8 @@ def encoding(margin: OneAxis) -> Encoding:
 # Steps with noise
 
 
-def _present(federation: Federation, found: Sum, total: float, sites: Sequence[str]) -> float:
-    """Return the number of records of the sites in ``found``, given the ``total`` of ``sites``."""
+def _present(federation: Federation, released: Sum, total: float, sites: Sequence[str]) -> float:
+    """Return the number of records of the sites in ``released``, given the ``total`` of ``sites``."""
     if federation.sizes is not None:
-        return float(max(1, sum(federation.sizes[site] for site in found.sites)))
-    return total * len(found.sites) / len(sites)  # a lost site of unknown size counts as an average one
+        return float(max(1, sum(federation.sizes[site] for site in released.sites)))
+    return total * len(released.sites) / len(sites)  # a lost site of unknown size counts as an average one

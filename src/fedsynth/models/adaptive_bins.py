@@ -89,14 +89,14 @@ class AdaptiveBins:
     @classmethod
     def levels(cls, column: Column) -> list[AdaptiveBins]:
         """Return the cells in which ``column`` is counted first, in up to 3 levels; each divides those before it."""
-        found = [cls.of(column)]
-        while len(found) < LEVELS and found[-1].grid is not None:
-            grid = found[-1].grid
-            finer = grid.finer(START * PARTS ** len(found), PARTS)
+        levels = [cls.of(column)]
+        while len(levels) < LEVELS and levels[-1].grid is not None:
+            grid = levels[-1].grid
+            finer = grid.finer(START * PARTS ** len(levels), PARTS)
             if len(finer) == len(grid):
                 break
-            found.append(cls._unknown(np.arange(len(finer) + column.missing), finer))
-        return found
+            levels.append(cls._unknown(np.arange(len(finer) + column.missing), finer))
+        return levels
 
     def to_values(self, most: int) -> AdaptiveBins:
         """Return the cells of integers, decimals or times split into single values (:meth:`Grid.to_values`).
@@ -130,10 +130,10 @@ class AdaptiveBins:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that sampling needs; variances are not among them."""
-        found = {"groups": self.groups, "counts": self.counts, "unplaced": np.array(self.unplaced)}
+        arrays = {"groups": self.groups, "counts": self.counts, "unplaced": np.array(self.unplaced)}
         if self.grid is not None:
-            found |= self.grid.to_arrays()
-        return found
+            arrays |= self.grid.to_arrays()
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> AdaptiveBins:
@@ -169,11 +169,11 @@ class AdaptiveBins:
             end[condition.code if isinstance(condition, Is) else -1] = 1.0
         counts = self.shares * (end - begin)
         weights = np.minimum(np.bincount(self.groups, weights=counts), 1.0)
-        found = replace(self, counts=counts, grid=grid)
+        conditioned = replace(self, counts=counts, grid=grid)
         if grid is None:
-            return CodeEvidence(weights), found
+            return CodeEvidence(weights), conditioned
         order, ends = self._within
-        return PlacedEvidence(weights, ends, begin[order], end[order], found._within[1]), found
+        return PlacedEvidence(weights, ends, begin[order], end[order], conditioned._within[1]), conditioned
 
     @property
     def shares(self) -> Array:
@@ -237,16 +237,16 @@ class AdaptiveBins:
             size = self.in_order
             held = float(known[:size].sum())
             known[:size] = _evened(counts[:size], float(noise[0]), held, _EVEN, _TYPICAL * held / min(size, START))
-        found, variances = known[self.whole], of_whole[self.whole]
+        estimated, variances = known[self.whole], of_whole[self.whole]
         for whole in np.flatnonzero(many > 1):
             part = slice(first[whole], first[whole] + many[whole])
             trend = self.counts[part] if even else np.zeros(many[whole])
             trend = trend * (known[whole] / max(trend.sum(), _LEAST))
-            found[part] = _evened(
+            estimated[part] = _evened(
                 counts[part], float(noise[part][0]), known[whole], _EVEN_WITHIN if even else 0.0, trend=trend
             )
             variances[part] = noise[part] if not even else np.minimum(noise[part], of_whole[whole])
-        return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
+        return replace(self, whole=np.arange(len(estimated)), counts=estimated, variances=variances)
 
     def with_tails(self, coarse: Grid, counts: Array, std: float, finer: Grid) -> AdaptiveBins:
         """Return the cells of a number with the rows to expect in its tails, which noise hides.
@@ -269,12 +269,12 @@ class AdaptiveBins:
         assert grid is not None
         at = np.searchsorted(coarse.upper, grid.upper)
         free = ~coarse.points[at]
-        found, rows = cells.counts.copy(), cells.counts[: len(grid)]
-        held, width = np.flatnonzero(free & (rows > 0)), np.maximum(grid.upper - grid.lower, unit)
+        extended, rows = cells.counts.copy(), cells.counts[: len(grid)]
+        occupied, width = np.flatnonzero(free & (rows > 0)), np.maximum(grid.upper - grid.lower, unit)
         median = grid.centres[np.searchsorted(np.cumsum(rows), rows.sum() / 2)]
         sides = (
-            (held[-1], np.arange(held[-1] + 1, len(grid)), coarse.lower[at[held[-1]]] - median, grid.upper),
-            (held[0], np.arange(held[0])[::-1], median - coarse.upper[at[held[0]]], grid.lower),
+            (occupied[-1], np.arange(occupied[-1] + 1, len(grid)), coarse.lower[at[occupied[-1]]] - median, grid.upper),
+            (occupied[0], np.arange(occupied[0])[::-1], median - coarse.upper[at[occupied[0]]], grid.lower),
         )
         for last, beyond, near, ends in sides:
             beyond, far = beyond[free[beyond]], abs(ends[last] - median)
@@ -285,12 +285,12 @@ class AdaptiveBins:
             starts = np.flatnonzero(np.diff(at[whole], prepend=-1))
             first, observed = len(beyond) - len(whole), counts[at[whole[starts]]]
             tails = _tails(rows[last] / width[last], width[beyond], reach)
-            told = np.add.reduceat(tails[:, first:], starts, axis=1)
-            log = -((observed - told) ** 2).sum(axis=1) / (2 * std**2)
+            predicted = np.add.reduceat(tails[:, first:], starts, axis=1)
+            log = -((observed - predicted) ** 2).sum(axis=1) / (2 * std**2)
             likely = np.exp(log - log.max())
             expected = likely @ tails / likely.sum()
-            found[beyond] += np.where(np.cumsum(expected[::-1])[::-1] >= 1, expected, 0.0)
-        return replace(cells, counts=found * (total / found.sum()))
+            extended[beyond] += np.where(np.cumsum(expected[::-1])[::-1] >= 1, expected, 0.0)
+        return replace(cells, counts=extended * (total / extended.sum()))
 
     def _cut_to_shape(self, coarse: Grid, finer: Grid) -> AdaptiveBins | None:
         """Return the cells with those of ``coarse`` that have rows, and the first ones beyond, cut as in ``finer``.
@@ -299,10 +299,11 @@ class AdaptiveBins:
         """
         assert self.grid is not None
         at = np.searchsorted(coarse.upper, self.grid.upper)
-        held = at[~coarse.points[at] & (self.counts[: len(self.grid)] > 0)]
-        if len(held) < 2:
+        occupied = at[~coarse.points[at] & (self.counts[: len(self.grid)] > 0)]
+        if len(occupied) < 2:
             return None
-        cells = self._cut_in(finer, np.isin(at, [held[0] - 1, *held, held[-1] + 1]) & (np.bincount(at)[at] == 1))
+        around = np.isin(at, [occupied[0] - 1, *occupied, occupied[-1] + 1])
+        cells = self._cut_in(finer, around & (np.bincount(at)[at] == 1))
         shared = cells.variances / np.bincount(cells.whole)[cells.whole]
         return replace(cells, whole=np.arange(len(shared)), variances=shared)
 
@@ -519,15 +520,15 @@ def _evened(
     What is smoothed is their difference from the ``trend``, expected counts.
     With a ``typical`` count, cells that are probably empty get 0, unless the others hold less than half of the total.
     """
-    found = np.zeros(len(counts))
+    evened = np.zeros(len(counts))
     if total <= 0:
-        return found
-    held = np.ones(len(counts), dtype=bool)
+        return evened
+    occupied = np.ones(len(counts), dtype=bool)
     if penalty and len(counts) > 2 and variance > _EXACT:
         log = math.log(len(counts))
         noisy, counts = counts, piecewise_mean(counts - trend, variance, penalty * log)[0] + trend
         if typical:
-            held = piecewise_mean(noisy, variance, _GAP * log, typical)[1] >= 0.5
-        held |= bool(counts[held].sum() < total / 2)
-    found[held] = simplex(counts[held], total)
-    return found
+            occupied = piecewise_mean(noisy, variance, _GAP * log, typical)[1] >= 0.5
+        occupied |= bool(counts[occupied].sum() < total / 2)
+    evened[occupied] = simplex(counts[occupied], total)
+    return evened

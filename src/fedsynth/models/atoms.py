@@ -101,20 +101,20 @@ def separate(levels: Sequence[Level], least: float, steps: Sequence[int] = ()) -
     depths, paths = _candidates(levels, parents, alone, least, steps)
 
     clear = clear_range(levels[0].counts, levels[0].std)
-    held = (paths[:, 0] >= clear.start) & (paths[:, 0] < clear.stop) | (clear.stop == 0)
+    accepted = (paths[:, 0] >= clear.start) & (paths[:, 0] < clear.stop) | (clear.stop == 0)
 
     # Bottom up: each level counts the rows of the atoms in its cells once more.
     counts, variances = np.zeros(len(depths)), np.zeros(len(depths))
     others = [np.full((2, len(level.counts)), np.nan) for level in levels]  # a cell's other rows, and their variance
     for depth in range(len(levels) - 1, -1, -1):
         level, path = levels[depth], paths[:, depth]
-        cells = np.unique(path[held & (depths >= depth)])
+        cells = np.unique(path[accepted & (depths >= depth)])
         free = ~alone[depth]
         free[cells] = False
         for cell, (mean, _, doubt) in zip(cells, _around(level, cells, free, _AROUND), strict=True):
             doubt += max(mean, 0.0)  # rows are a sample
             noise, above = level.std**2 + doubt, level.counts[cell] - mean
-            members = np.flatnonzero(held & (path == cell))
+            members = np.flatnonzero(accepted & (path == cell))
             if depths[members[0]] == depth:
                 counts[members], variances[members] = above, noise
                 others[depth][:, cell] = mean, doubt
@@ -123,30 +123,30 @@ def separate(levels: Sequence[Level], least: float, steps: Sequence[int] = ()) -
                 known, std = counts[members].sum(), math.sqrt(variances[members].sum() + noise)
                 if level.counts[cell] >= known - STANDS_OUT * std:
                     break
-                held[members[np.argmin(counts[members])]] = False
-                members = members[held[members]]
+                accepted[members[np.argmin(counts[members])]] = False
+                members = members[accepted[members]]
             if len(members) and above <= known + AGREES * std:
                 part = variances[members] / max(std**2, _TINY)
                 counts[members] += part * (above - known)
                 variances[members] *= 1 - part
                 others[depth][:, cell] = mean, doubt
-    held &= counts >= np.maximum(STANDS_OUT * np.sqrt(variances), least)
+    accepted &= counts >= np.maximum(STANDS_OUT * np.sqrt(variances), least)
 
     rest = []
     for level, path, (mean, doubt) in zip(levels, paths.T, others, strict=True):
-        inside = held & (path >= 0)
+        inside = accepted & (path >= 0)
         holds = np.bincount(path[inside], minlength=len(level.counts)) > 0
-        left = level.counts - np.bincount(path[inside], weights=counts[inside], minlength=len(level.counts))
-        told = doubt / np.maximum(doubt + level.std**2, _TINY)
-        rest.append(np.where(holds & ~np.isnan(mean), mean + told * (left - mean), left))
-    for depth, cell in zip(depths[held], paths[held, depths[held]], strict=True):
+        without = level.counts - np.bincount(path[inside], weights=counts[inside], minlength=len(level.counts))
+        weight = doubt / np.maximum(doubt + level.std**2, _TINY)
+        rest.append(np.where(holds & ~np.isnan(mean), mean + weight * (without - mean), without))
+    for depth, cell in zip(depths[accepted], paths[accepted, depths[accepted]], strict=True):
         above = np.arange(len(rest[depth]))
         for finer in range(depth + 1, len(levels)):  # the parts of an atom's cell: as dense as its neighbourhood
             above = above[parents[finer]]
             parts = np.flatnonzero(above == cell)
             width = (levels[finer].grid.upper - levels[finer].grid.lower)[parts]
             rest[finer][parts] = rest[depth][cell] * width / width.sum()
-    return _atoms(levels, depths[held], paths[held], counts[held], variances[held], steps), rest
+    return _atoms(levels, depths[accepted], paths[accepted], counts[accepted], variances[accepted], steps), rest
 
 
 def _around(level: Level, cells: Integers, free: Mask, reach: int) -> Array:
@@ -183,7 +183,7 @@ def _candidates(
     ``parents`` are each level's cells' places on the level before, and ``alone`` says which of the first level are
     single values, and which of a later one are cells of the first.
     """
-    found: list[tuple[int, int]] = []
+    candidates: list[tuple[int, int]] = []
     last = len(levels) - 1
     holds = np.zeros(len(levels[last].counts), dtype=bool)
     for depth in range(last, 0, -1):
@@ -196,7 +196,7 @@ def _candidates(
         here = ~alone[depth] & ~holds & clear & (level.counts >= RATIO * highest)
         for cell in np.flatnonzero(here).tolist():
             if depth == last:
-                found.append((depth, cell))
+                candidates.append((depth, cell))
                 continue
             fine = levels[depth + 1]
             parts = slice(*np.searchsorted(parents[depth + 1], [cell, cell + 1]))
@@ -205,18 +205,18 @@ def _candidates(
             if fine.counts[peak] >= enough:
                 value = _round_value(level.grid, cell, steps)
                 likely = fine.counts[np.searchsorted(fine.grid.upper, value)] >= enough
-                found.append((depth, cell) if likely else (depth + 1, peak))
+                candidates.append((depth, cell) if likely else (depth + 1, peak))
                 holds[cell] = True
         if depth == last:
             holds = here
         holds = np.bincount(parents[depth], weights=holds, minlength=len(levels[depth - 1].counts)) > 0
-    depths = np.array([depth for depth, _ in found], dtype=np.int64)
-    paths = np.full((len(found), len(levels)), -1, dtype=np.int64)
-    for atom, (depth, cell) in enumerate(found):
+    depths = np.array([depth for depth, _ in candidates], dtype=np.int64)
+    paths = np.full((len(candidates), len(levels)), -1, dtype=np.int64)
+    for atom, (depth, cell) in enumerate(candidates):
         for up in range(depth, -1, -1):
             paths[atom, up] = cell
             cell = int(parents[up][cell])
-    order = np.argsort([levels[depth].grid.lower[cell] for depth, cell in found])
+    order = np.argsort([levels[depth].grid.lower[cell] for depth, cell in candidates])
     return depths[order], paths[order]
 
 

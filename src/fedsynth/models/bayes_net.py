@@ -100,18 +100,18 @@ class BayesianNetwork:
         :class:`InvalidParameter` if some column and its parents are not together in any table.
         """
         zeros = zeros or {}
-        held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
-        known = {clique[0]: table for clique, table in held.items() if len(clique) == 1}
-        held = {clique: without(table, clique, zeros) for clique, table in held.items()}
-        held = {clique: _raked(table, [known.get(column) for column in clique]) for clique, table in held.items()}
+        cleaned = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
+        known = {clique[0]: table for clique, table in cleaned.items() if len(clique) == 1}
+        cleaned = {clique: without(table, clique, zeros) for clique, table in cleaned.items()}
+        cleaned = {clique: _raked(table, [known.get(column) for column in clique]) for clique, table in cleaned.items()}
         conditionals = []
         for column, parents in enumerate(structure.parents):
             own = sorted((column, *parents))
-            able = [clique for clique in held if set(own) <= set(clique)]
+            able = [clique for clique in cleaned if set(own) <= set(clique)]
             if not able:
                 raise InvalidParameter(f"no table contains the columns {own} together; pass one for each clique")
-            source = min(able, key=lambda clique: (held[clique].size, clique))
-            joint = held[source].sum(axis=tuple(at for at, member in enumerate(source) if member not in own))
+            source = min(able, key=lambda clique: (cleaned[clique].size, clique))
+            joint = cleaned[source].sum(axis=tuple(at for at, member in enumerate(source) if member not in own))
             given = _given(np.moveaxis(joint, own.index(column), -1))
             mask = forbidden(zeros, tuple(own), joint.shape)
             conditionals.append(given if mask is None else _possible(given, np.moveaxis(mask, own.index(column), -1)))
@@ -224,12 +224,12 @@ class BayesianNetwork:
 
         One binary search then draws for all states of the parents at once.
         """
-        found = []
+        cumulative = []
         for table in self.conditionals:
             rows = np.cumsum(table.reshape(-1, table.shape[-1]), axis=1)
             rows /= rows[:, -1:]
-            found.append((rows + np.arange(len(rows))[:, None]).ravel())
-        return tuple(found)
+            cumulative.append((rows + np.arange(len(rows))[:, None]).ravel())
+        return tuple(cumulative)
 
 
 @dataclass(frozen=True, eq=False)

@@ -260,20 +260,20 @@ class Section(NamedTuple):
 def card_sections(card: ModelCard) -> list[Section]:
     """Return a card in the order in which it is read: what is lost comes first."""
     limits = card.limitations
-    found = []
+    sections = []
     if limits is not None and limits.lost:
         lost = [(printable(one.column), f"{one.says} {one.advice}") for one in limits.lost[:_SHOWN]]
         more = [("", f"and {len(limits.lost) - _SHOWN} more columns")] if len(limits.lost) > _SHOWN else []
-        found.append(Section("What is lost", (*lost, *more)))
+        sections.append(Section("What is lost", (*lost, *more)))
     if card.headline:
-        found.append(Section("What is proved", tuple(("", text) for text in _proved(card))))
+        sections.append(Section("What is proved", tuple(("", text) for text in _proved(card))))
     if limits is not None and (known := [*limits.smallest, *(f"noise: {printable(one)}" for one in limits.warnings)]):
-        found.append(Section("How far counts can be trusted", tuple(("", _sentence(text)) for text in known)))
+        sections.append(Section("How far counts can be trusted", tuple(("", _sentence(text)) for text in known)))
     if card.columns > 1:
-        found.append(Section("Which relations of columns it holds", (("", _related(card)),)))
+        sections.append(Section("Which relations of columns it holds", (("", _related(card)),)))
     if limits is not None and (hidden := _hidden(limits)):
-        found.append(Section("What noise hides", hidden))
-    return found
+        sections.append(Section("What noise hides", hidden))
+    return sections
 
 
 def card_text(card: ModelCard) -> str:

@@ -70,12 +70,12 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
     value that the column does not have, an empty interval, and a column that is stored as a difference from or ratio to
     another column, since models represent only that.
     """
-    found: dict[int, Condition] = {}
+    conditions: dict[int, Condition] = {}
     for name, value in asked.items():
         at = _position(schema, name)
         column = schema.stored[at]
-        found[at] = _number(schema, column, value) if column.is_number else _category(schema, column, value)
-    return found
+        conditions[at] = _number(schema, column, value) if column.is_number else _category(schema, column, value)
+    return conditions
 
 
 def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
@@ -85,23 +85,23 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
     the column's bound. Values are not checked here. Raises :class:`InvalidParameter` for a text without ``=`` and for a
     repeated column, and :class:`SchemaError` as :func:`read_conditions` does for the column.
     """
-    found: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise InvalidParameter(f"--where {text!r} has no '='; write column=value or column=low..high")
-        if name in found:
+        if name in conditions:
             raise InvalidParameter(f"--where names {name!r} twice; give one value or one interval low..high")
         column = schema.stored[_position(schema, name)]
         low, dots, high = value.partition("..")
-        found[name] = value
+        conditions[name] = value
         if dots and column.is_number:
             first, last = column.low, column.high
             if column.is_time and column.timezone is not None:
                 # as times, since text without a zone is in the column's zone in bounds, but in UTC in values
                 first, last = column.series(column.bin_edges[[0, -1]])
-            found[name] = (low or first, high or last)
-    return found
+            conditions[name] = (low or first, high or last)
+    return conditions
 
 
 def _position(schema: Schema, name: str) -> int:

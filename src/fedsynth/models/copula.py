@@ -52,11 +52,11 @@ def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     matrix = np.zeros((len(axes), len(axes)))
     matrix[np.tril_indices(len(axes), -1)] = products
-    found = latent_correlation(axes, scores, matrix + matrix.T)
+    latent = latent_correlation(axes, scores, matrix + matrix.T)
     # To first order, the noise of a correlation is that of the mean product divided by both standard deviations.
     spread = np.outer(deviation, deviation)
     noise = np.divide(std, spread, out=np.zeros_like(spread), where=spread > 0)
-    return nearest_correlation(shrunk(found, noise))
+    return nearest_correlation(shrunk(latent, noise))
 
 
 def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array) -> Array:
@@ -71,13 +71,13 @@ def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
     c = np.stack([axis.coefficients(score) for axis, score in zip(axes, scores, strict=True)])
     grid = np.sin(np.linspace(-1, 1, 161) * np.arcsin(_LARGEST))
     powers = grid[:, None] ** np.arange(1, TERMS + 1)
-    found = np.eye(len(axes))
+    correlation = np.eye(len(axes))
     for i in range(len(axes)):
         for j in range(i):
             reached = np.maximum.accumulate(powers @ (c[i] * c[j]))
             if reached[-1] > reached[0]:
-                found[i, j] = found[j, i] = np.interp(products[i, j], reached, grid)
-    return found
+                correlation[i, j] = correlation[j, i] = np.interp(products[i, j], reached, grid)
+    return correlation
 
 
 def nearest_correlation(matrix: Array) -> Array:

@@ -97,11 +97,11 @@ class PlacedEvidence(CodeEvidence):
         """
         before = np.append(0.0, self.ends[:-1])
         width = self.ends - before
-        held = np.flatnonzero((self.end > self.begin) & (width > 0))
-        group = np.floor(before[held]).astype(np.int64)
+        possible = np.flatnonzero((self.end > self.begin) & (width > 0))
+        group = np.floor(before[possible]).astype(np.int64)
         least, greatest = np.full(len(self.values), np.inf), np.zeros(len(self.values))
-        np.minimum.at(least, group, (before + self.begin * width)[held] - group)
-        np.maximum.at(greatest, group, (before + self.end * width)[held] - group)
+        np.minimum.at(least, group, (before + self.begin * width)[possible] - group)
+        np.maximum.at(greatest, group, (before + self.end * width)[possible] - group)
         return np.where(np.isinf(least), 0.0, least), greatest
 
     def moved(self, codes: NDArray[Any]) -> NDArray[Any]:
@@ -144,11 +144,11 @@ class RejectionSampler:
             likelihood = np.prod([known.likelihood(drawn[at]) for at, known in self.evidence.items()], axis=0)
             return drawn, rng.random(many) < likelihood
 
-        found = keep(rows, draw, _BATCH)
+        columns = keep(rows, draw, _BATCH)
         for at, known in self.evidence.items():
             if isinstance(known, PlacedEvidence):
-                found[at] = known.moved(found[at])
-        return found
+                columns[at] = known.moved(columns[at])
+        return columns
 
 
 def keep(rows: int, draw: Callable[[int], tuple[Drawn, NDArray[np.bool_]]], least: int = 1) -> list[NDArray[Any]]:
@@ -159,16 +159,16 @@ def keep(rows: int, draw: Callable[[int], tuple[Drawn, NDArray[np.bool_]]], leas
     one in 10,000 of at least 100,000 drawn rows is kept.
     """
     parts: list[list[NDArray[Any]]] = []
-    held = drawn = 0
-    while held < rows:
-        share = max(held, 1) / drawn if drawn else 1.1
-        many = int(np.clip(math.ceil(1.1 * (rows - held) / share), least, _LARGEST))
-        found, kept = draw(many)
-        parts.append([column[kept] for column in found])
-        held, drawn = held + int(np.count_nonzero(kept)), drawn + many
-        if drawn >= _ENOUGH and held < RAREST * drawn and held < rows:
+    many_kept = drawn = 0
+    while many_kept < rows:
+        share = max(many_kept, 1) / drawn if drawn else 1.1
+        many = int(np.clip(math.ceil(1.1 * (rows - many_kept) / share), least, _LARGEST))
+        columns_drawn, kept = draw(many)
+        parts.append([column[kept] for column in columns_drawn])
+        many_kept, drawn = many_kept + int(np.count_nonzero(kept)), drawn + many
+        if drawn >= _ENOUGH and many_kept < RAREST * drawn and many_kept < rows:
             raise InvalidParameter(
-                f"only {held} of {drawn} drawn rows meet the conditions, fewer than one in 10,000: drop a condition, "
-                "widen an interval, or use a method with a graphical model, which draws such rows directly"
+                f"only {many_kept} of {drawn} drawn rows meet the conditions, fewer than one in 10,000: drop a "
+                "condition, widen an interval, or use a method with a graphical model, which draws such rows directly"
             )
     return [np.concatenate(columns)[:rows] for columns in zip(*parts, strict=True)]

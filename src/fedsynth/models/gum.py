@@ -62,8 +62,8 @@ def consistent(
     all tables then respect these zeros.
     """
     zeros = zeros or {}
-    found = merged(measured)
-    tables = {clique: without(values, clique, zeros) for clique, (values, _) in found.items()}
+    averages = merged(measured)
+    tables = {clique: without(values, clique, zeros) for clique, (values, _) in averages.items()}
     free = {
         clique: ~mask for clique, table in tables.items() if (mask := forbidden(zeros, clique, table.shape)) is not None
     }
@@ -81,7 +81,7 @@ def consistent(
                 for clique in marginals
             }
             variances = [
-                found[clique][1] * (cells[clique] * marginal.size) / marginal.size
+                averages[clique][1] * (cells[clique] * marginal.size) / marginal.size
                 for clique, marginal in marginals.items()
             ]
             agreed, _ = inverse_variance_mean(list(marginals.values()), variances)
@@ -203,13 +203,13 @@ class GradualUpdate:
         window = min(len(codes), max(_WINDOW, 8 * int(freed.sum())))
         seen = np.concatenate([codes[turn : turn + window], codes[: max(0, turn + window - len(codes))]])
         order = np.argsort(seen, kind="stable")
-        held = counts if window == len(codes) else np.bincount(seen, minlength=wanted.size)
-        starts = np.cumsum(held) - held
-        free = rng.permutation(order[_ranges(starts, np.minimum(freed, held))]) + turn
+        sizes = counts if window == len(codes) else np.bincount(seen, minlength=wanted.size)
+        starts = np.cumsum(sizes) - sizes
+        free = rng.permutation(order[_ranges(starts, np.minimum(freed, sizes))]) + turn
         free[free >= len(codes)] -= len(codes)
         copied = np.where(empty, 0, _whole(fill / 2, rng.random()) if mix else fill)
         cells = np.repeat(np.arange(wanted.size), fill - copied)
-        sources = order[_ranges(starts, np.minimum(copied, held))] + turn
+        sources = order[_ranges(starts, np.minimum(copied, sizes))] + turn
         sources[sources >= len(codes)] -= len(codes)
         lots = rng.permutation(len(cells) + len(sources))[: len(free)]
         free = free[: len(lots)]

@@ -88,14 +88,14 @@ class GrownTree:
 
     def cells(self, clique: Sequence[int]) -> int:
         """Return the number of cells (8 bytes each) of the junction tree of the fixed cliques and ``clique``."""
-        mask, left = _mask(clique), self._rest
+        mask, uneliminated = _mask(clique), self._rest
         for column in clique:
-            left |= self._above[column]
-        columns = _columns(left)
-        neighbours = {column: self._neighbours[column] & left for column in columns}
+            uneliminated |= self._above[column]
+        columns = _columns(uneliminated)
+        neighbours = {column: self._neighbours[column] & uneliminated for column in columns}
         for column in clique:
             neighbours[column] |= mask & ~(1 << column)
-        known = {easy & left for column, easy in self._easy if not column & left}
+        known = {easy & uneliminated for column, easy in self._easy if not column & uneliminated}
         cells = self._all_cells - sum([self._cells.get(column, 0) for column in columns])
         return cells + _cells(self._sizes, _triangulate(self._sizes, neighbours, known))
 
@@ -160,7 +160,7 @@ def _eliminate_simplicial(neighbours: dict[int, int], suspects: Iterable[int]) -
     All columns that are simplicial at the same time are eliminated in one pass, which keeps elimination trees shallow:
     a path is eliminated from both ends.
     """
-    found = {}
+    cliques = {}
     while suspects:
         ready = []
         for column in sorted(suspects):
@@ -170,12 +170,12 @@ def _eliminate_simplicial(neighbours: dict[int, int], suspects: Iterable[int]) -
         touched = 0
         for column in ready:  # each stays simplicial after the others have been eliminated
             around = neighbours.pop(column)
-            found[column] = around | 1 << column
+            cliques[column] = around | 1 << column
             for other in _columns(around):
                 neighbours[other] &= ~(1 << column)
             touched |= around
         suspects = [column for column in _columns(touched) if column in neighbours]
-    return found
+    return cliques
 
 
 def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool) -> list[int]:
@@ -183,7 +183,7 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
 
     An added edge costs the number of codes of both its columns.
     """
-    found: list[int] = []
+    cliques: list[int] = []
     costs: dict[int, int] = {}
     changed = _mask(neighbours)
     while neighbours:
@@ -200,7 +200,7 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
         for other in others:
             neighbours[other] = (neighbours[other] | around) & ~(1 << column | 1 << other)
         gone = {column: around | 1 << column, **_eliminate_simplicial(neighbours, others)}
-        found += gone.values()
+        cliques += gone.values()
         changed = 0
         for eliminated, mask in gone.items():
             changed |= mask
@@ -209,7 +209,7 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
             for other in _columns(changed):
                 changed |= neighbours.get(other, 0)
         changed &= _mask(neighbours)
-    return found
+    return cliques
 
 
 @dataclass(frozen=True)

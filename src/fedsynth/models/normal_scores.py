@@ -126,11 +126,11 @@ class NormalScores:
         finite = np.isfinite(thresholds)
         x, steps = thresholds[finite], np.diff(scores[self.order])[finite]
         previous, current = np.zeros_like(x), np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-        found = np.empty(TERMS)
+        coefficients = np.empty(TERMS)
         for k in range(1, TERMS + 1):
-            found[k - 1] = steps @ current / math.sqrt(k)
+            coefficients[k - 1] = steps @ current / math.sqrt(k)
             previous, current = current, (x * current - math.sqrt(k - 1) * previous) / math.sqrt(k)
-        return found
+        return coefficients
 
 
 # ---------------------------------------------------------------------------------------------------------------------

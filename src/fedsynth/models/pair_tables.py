@@ -58,10 +58,10 @@ class Margin:
     @property
     def heap(self) -> int | None:
         """The commonest ordered group, if its share is more than 1.5 times the mean of three or more; else ``None``."""
-        held = self.shares[: self.ordered]
-        if len(held) < 3 or not _HEAP * held.mean() < held.max() < held.sum() - _LEAST:
+        shares = self.shares[: self.ordered]
+        if len(shares) < 3 or not _HEAP * shares.mean() < shares.max() < shares.sum() - _LEAST:
             return None
-        return int(held.argmax())
+        return int(shares.argmax())
 
     def scores(self) -> Array:
         """Return the normal scores of the ordered groups, shifted so that their mean over the rows is 0."""
@@ -162,13 +162,13 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
     table closer to the noisy one: by more than 3 standard deviations of the noise for each further number. The
     arguments are those of :func:`denoised`.
     """
-    found = _of_copula(values, std, first, second, total)
+    of_all = _of_copula(values, std, first, second, total)
     if first.heap is not None and second.heap is not None:
         apart = _apart(values, std, first, second, total, (first.heap, second.heap))
-        gain = float(((values - found.table) ** 2).sum() - ((values - apart.table) ** 2).sum())
-        if gain > CLEAR**2 * std**2 * (apart.numbers - found.numbers):
+        gain = float(((values - of_all.table) ** 2).sum() - ((values - apart.table) ** 2).sum())
+        if gain > CLEAR**2 * std**2 * (apart.numbers - of_all.numbers):
             return apart
-    return found
+    return of_all
 
 
 def _of_copula(values: Array, std: float, first: Margin, second: Margin, total: float) -> Expected:
@@ -190,12 +190,12 @@ def _of_copula(values: Array, std: float, first: Margin, second: Margin, total: 
     strongest = math.copysign(_MOST, own)
     limit = abs(moment(strongest))
     own = math.copysign(min(abs(own), max(_MOST, limit - noise)), own)  # noise also lifts it beyond what can be
-    found = strongest
+    own_correlation = strongest
     if abs(own) < limit:
-        found = float(brentq(lambda correlation: moment(correlation) - own, 0.0, strongest, xtol=_NEAR))
+        own_correlation = float(brentq(lambda correlation: moment(correlation) - own, 0.0, strongest, xtol=_NEAR))
     weight = total * first.shares[:rows].sum() * second.shares[:columns].sum()
-    independent[:rows, :columns] = weight * copula_shares(of_first, of_second, found)
-    return Expected(independent, found, 1)
+    independent[:rows, :columns] = weight * copula_shares(of_first, of_second, own_correlation)
+    return Expected(independent, own_correlation, 1)
 
 
 def _apart(values: Array, std: float, first: Margin, second: Margin, total: float, heaps: tuple[int, int]) -> Expected:
@@ -207,19 +207,19 @@ def _apart(values: Array, std: float, first: Margin, second: Margin, total: floa
     table: Array = total * np.outer(first.shares, second.shares)
     sides = [margin.shares[: margin.ordered] for margin in (first, second)]
     weight = total * math.prod(float(side.sum()) for side in sides)
-    one, two = heaps
+    row, column = heaps
     most = [float(side.max() / side.sum()) for side in sides]
-    both = float(np.clip(values[one, two] / weight, max(0.0, sum(most) - 1), min(most)))
+    both = float(np.clip(values[row, column] / weight, max(0.0, sum(most) - 1), min(most)))
     neither = 1 - sum(most) + both
-    others = np.delete(np.arange(first.ordered), one), np.delete(np.arange(second.ordered), two)
+    others = np.delete(np.arange(first.ordered), row), np.delete(np.arange(second.ordered), column)
     left, right = (Margin(side[at] / side[at].sum(), len(at)) for side, at in zip(sides, others, strict=True))
     rest = Expected(np.zeros((left.ordered, right.ordered)), 0.0, 0)
     if neither > _LEAST:
         rest = _of_copula(values[np.ix_(*others)], std, left, right, weight * neither)
     table[np.ix_(*others)] = rest.table
-    table[one, two] = weight * both
-    table[one, others[1]] = weight * (most[0] - both) * right.shares
-    table[others[0], two] = weight * (most[1] - both) * left.shares
+    table[row, column] = weight * both
+    table[row, others[1]] = weight * (most[0] - both) * right.shares
+    table[others[0], column] = weight * (most[1] - both) * left.shares
     return Expected(table, rest.correlation, rest.numbers + 1, apart=True)
 
 
@@ -234,15 +234,15 @@ def _correlation(
     none = 0.0, 0.0, np.zeros(0), np.zeros(0)
     if min(first.ordered, second.ordered) < 2:
         return none
-    held = [margin.shares[: margin.ordered].sum() for margin in (first, second)]
-    if min(held) <= 0:
+    parts = [margin.shares[: margin.ordered].sum() for margin in (first, second)]
+    if min(parts) <= 0:
         return none
     first_scores, second_scores = first.scores(), second.scores()
     spread = math.prod(
         float(margin.shares[: margin.ordered] @ scores**2) / part
-        for margin, scores, part in zip((first, second), (first_scores, second_scores), held, strict=True)
+        for margin, scores, part in zip((first, second), (first_scores, second_scores), parts, strict=True)
     )
-    unit = total * held[0] * held[1] * spread
+    unit = total * parts[0] * parts[1] * spread
     if spread < 1e-9:
         return none
     found = float(first_scores @ values[: first.ordered, : second.ordered] @ second_scores) / unit
@@ -292,13 +292,13 @@ def copula_shares(first: Array, second: Array, correlation: float) -> Array:
     points = ndtri(np.clip(starts[:, None] + first[:, None] * ((np.arange(_NODES) + 0.5) / _NODES), 1e-9, 1 - 1e-9))
     cuts = ndtri(np.clip(np.cumsum(second)[:-1], 1e-12, 1 - 1e-12))
     below = ndtr((cuts - correlation * points[:, :, None]) / math.sqrt(1 - correlation**2)).mean(axis=1)
-    found: Array = first[:, None] * np.diff(below, axis=1, prepend=0.0, append=1.0)
+    shares: Array = first[:, None] * np.diff(below, axis=1, prepend=0.0, append=1.0)
     for _ in range(_RAKES):
         for axis, wanted in ((0, second), (1, first)):
-            sums = found.sum(axis=axis)
+            sums = shares.sum(axis=axis)
             factor = np.where(sums > 0, wanted / np.where(sums > 0, sums, 1.0), 0.0)
-            found = found * np.expand_dims(factor, axis)
-    return found
+            shares = shares * np.expand_dims(factor, axis)
+    return shares
 
 
 def _without_margins(values: Array) -> Array:

@@ -99,10 +99,10 @@ class RankedGroups:
         """
         edges = [(self.columns[parent], column) for parent, column in zip(self.parents, self.columns, strict=True)]
         tables = self.groups.marginals([edge for edge, parent in zip(edges, self.parents, strict=True) if parent >= 0])
-        found = []
+        by_column = []
         for at, parent in enumerate(self.parents):
             if parent < 0:
-                found.append(np.empty((0, 0, SLOTS, SLOTS), np.float32))
+                by_column.append(np.empty((0, 0, SLOTS, SLOTS), np.float32))
                 continue
             first, second = self._slots[parent], self._slots[at]
             pairs = first[:, None, :, None] * second[None, :, None, :]
@@ -111,8 +111,8 @@ class RankedGroups:
             pairs[: many[0], : many[1]] = _ordered_pairs(
                 table, first[: many[0]], second[: many[1]], self.correlation[at]
             )
-            found.append(pairs.astype(np.float32))
-        return found
+            by_column.append(pairs.astype(np.float32))
+        return by_column
 
     @cached_property
     def _ratios(self) -> list[Single]:
@@ -138,17 +138,17 @@ class RankedGroups:
 
     def _slots_of(self, drawn: Drawn, admitted: Mapping[int, Array], rng: np.random.Generator) -> NDArray[np.uint8]:
         """Draw the slots, shape ``(len(columns), rows)``, given the groups and conditions (:meth:`_weights`)."""
-        found = np.empty((len(self.columns), len(drawn[0])), dtype=np.uint8)
+        slots = np.empty((len(self.columns), len(drawn[0])), dtype=np.uint8)
         for start in range(0, len(drawn[0]), _CHUNK):
             groups = [drawn[column][start : start + _CHUNK] for column in self.columns]
-            chunk = found[:, start : start + _CHUNK]
+            chunk = slots[:, start : start + _CHUNK]
             weights, _ = self._weights(groups, admitted)
             for at, (parent, weight) in enumerate(zip(self.parents, weights, strict=True)):  # from the roots
                 own = groups[at]
                 shares = self._slots[at][own] if parent < 0 else self._pairs[at][groups[parent], own, chunk[parent]]
                 below = np.cumsum(shares if weight is None else shares * weight, axis=1)
                 chunk[at] = (below[:, :-1] < (rng.random(len(own)) * below[:, -1])[:, None]).sum(axis=1)
-        return found
+        return slots
 
     def _weights(
         self, groups: Sequence[Integers], admitted: Mapping[int, Array]
@@ -161,12 +161,12 @@ class RankedGroups:
         SLOTS)``, or ``None`` if it is the same for all slots. Also returns the log probability, shape ``(rows,)``, that
         all conditions are met, plus a number that depends on the groups only.
         """
-        found: list[NDArray[np.floating[Any]] | None] = [None] * len(self.columns)
+        weights: list[NDArray[np.floating[Any]] | None] = [None] * len(self.columns)
         log = np.zeros(len(groups[0]))
         for at, shares in admitted.items():
-            found[at] = shares[groups[at]]
+            weights[at] = shares[groups[at]]
         for at in range(len(self.columns) - 1, -1, -1):
-            parent, own = self.parents[at], found[at]
+            parent, own = self.parents[at], weights[at]
             if own is not None:
                 largest = np.maximum(own.max(axis=1), np.finfo(np.float32).tiny)
                 own /= largest[:, None]
@@ -177,11 +177,11 @@ class RankedGroups:
                     message = self._sums[at][given]
                 else:
                     message = np.einsum("rkl,rl->rk", self._ratios[at][given], own)
-                former = found[parent]
-                found[parent] = message if former is None else former * message
+                former = weights[parent]
+                weights[parent] = message if former is None else former * message
             elif own is not None:
                 log += np.log(np.maximum((self._slots[at][groups[at]] * own).sum(axis=1), np.finfo(float).tiny))
-        return found, log
+        return weights, log
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
         """Return a sampler given ``evidence``, which may admit parts of groups (:class:`GivenGroups`), or ``None``."""
@@ -209,15 +209,15 @@ class RankedGroups:
         rng = np.random.default_rng(0)
         counts = [slots.copy() for slots in self._slots]  # one row, where there are no others
         drawn = self.groups.sample(_CURVES, rng)
-        for column, held, own in zip(self.columns, counts, self._slots_of(drawn, {}, rng), strict=True):
+        for column, histogram, own in zip(self.columns, counts, self._slots_of(drawn, {}, rng), strict=True):
             cells = drawn[column].astype(np.int64) * SLOTS + own
-            held += np.bincount(cells, minlength=held.size).reshape(held.shape)
-        found = []
-        for held in counts:
-            below = np.cumsum(held, axis=1) / held.sum(axis=1, keepdims=True)
+            histogram += np.bincount(cells, minlength=histogram.size).reshape(histogram.shape)
+        curves = []
+        for histogram in counts:
+            below = np.cumsum(histogram, axis=1) / histogram.sum(axis=1, keepdims=True)
             below[:, -1] = 1.0
-            found.append(np.insert(below, 0, 0.0, axis=1))
-        return found
+            curves.append(np.insert(below, 0, 0.0, axis=1))
+        return curves
 
     @property
     def related(self) -> NDArray[np.bool_]:
@@ -299,13 +299,13 @@ class GivenGroups:
 
     def _kept(self, drawn: Drawn) -> Array:
         """Return how likely drawn rows meet the conditions given their groups, relative to the parts' lengths."""
-        model, found = self.model, []
+        model, probabilities = self.model, []
         for start in range(0, len(drawn[0]), _CHUNK):
             part = [drawn[column][start : start + _CHUNK] for column in model.columns]
             log = model._weights(part, self._admitted)[1] - model._weights(part, {})[1]
             lengths = [(end - begin)[part[at]] for at, (begin, end) in self.parts.items()]
-            found.append(np.exp(log - np.log(lengths).sum(axis=0)))
-        return np.concatenate(found)
+            probabilities.append(np.exp(log - np.log(lengths).sum(axis=0)))
+        return np.concatenate(probabilities)
 
     @cached_property
     def _bound(self) -> float:
@@ -319,21 +319,21 @@ class GivenGroups:
     @cached_property
     def _ends(self) -> dict[int, Array]:
         """For each of the ``parts``, where its share of each slot begins and ends, shape ``(2, groups, SLOTS)``."""
-        found = {}
+        ends = {}
         for at, (begin, end) in self.parts.items():
             curve = self.model._curves[at]
             low, high = np.maximum(curve[:, :-1], begin[:, None]), np.minimum(curve[:, 1:], end[:, None])
-            found[at] = np.array([low, np.maximum(low, high)])
-        return found
+            ends[at] = np.array([low, np.maximum(low, high)])
+        return ends
 
     @cached_property
     def _admitted(self) -> dict[int, Array]:
         """For each of the ``parts``, the share of each slot that the condition admits, shape ``(groups, SLOTS)``."""
-        found = {}
+        admitted = {}
         for at, (low, high) in self._ends.items():
             width = np.diff(self.model._curves[at], axis=1)
-            found[at] = np.divide(high - low, width, out=np.zeros_like(width), where=width > 0)
-        return found
+            admitted[at] = np.divide(high - low, width, out=np.zeros_like(width), where=width > 0)
+        return admitted
 
     def _places(self, at: int, groups: Integers, slots: NDArray[np.uint8], rng: np.random.Generator) -> Array:
         """Draw places (0 to below 1) within slots: among those of the group, or of its admitted part."""
@@ -355,12 +355,12 @@ def slot_shares(groups: int, ordered: int) -> Array:
     They are equal, except in the first and the last of the ``ordered`` groups, which contain the tails: there each slot
     has two thirds of the rows of the one before it, towards the end of the tail.
     """
-    found = np.full((groups, SLOTS), 1 / SLOTS)
+    shares = np.full((groups, SLOTS), 1 / SLOTS)
     falling = _FALL ** np.arange(SLOTS)
     falling /= falling.sum()
-    found[0] = falling[::-1]
-    found[ordered - 1] = falling
-    return found
+    shares[0] = falling[::-1]
+    shares[ordered - 1] = falling
+    return shares
 
 
 def tail_dependence(table: Array, first: int, second: int) -> float:
@@ -391,15 +391,15 @@ def _ordered_pairs(table: Array, first: Array, second: Array, correlation: float
     cuts = ndtri(np.clip(np.cumsum(sides[1])[:-1], _FARTHEST, 1 - _FARTHEST))
     below = ndtr((cuts - correlation * middles[:, None]) / np.sqrt(1 - correlation**2))
     copula = sides[0][:, None] * np.diff(below, axis=1, prepend=0.0, append=1.0)
-    found = copula.reshape(*first.shape, *second.shape).transpose(0, 2, 1, 3)
-    found = found / np.maximum(found.sum(axis=(2, 3), keepdims=True), np.finfo(float).tiny)
+    joint = copula.reshape(*first.shape, *second.shape).transpose(0, 2, 1, 3)
+    joint = joint / np.maximum(joint.sum(axis=(2, 3), keepdims=True), np.finfo(float).tiny)
     sign = 1 if correlation >= 0 else -1
     last = len(first) - 1, len(second) - 1
     for ends in ((last[0], last[1] if sign > 0 else 0), (0, 0 if sign > 0 else last[1])):
         if tail_dependence(table, *ends) > TAIL:
-            found[ends] = _same_order(found[ends].sum(axis=1), found[ends].sum(axis=0)[::sign])[:, ::sign]
-    found = found + _FLOOR * first[:, None, :, None] * second[None, :, None, :]
-    shares: Array = found / found.sum(axis=(2, 3), keepdims=True)
+            joint[ends] = _same_order(joint[ends].sum(axis=1), joint[ends].sum(axis=0)[::sign])[:, ::sign]
+    joint = joint + _FLOOR * first[:, None, :, None] * second[None, :, None, :]
+    shares: Array = joint / joint.sum(axis=(2, 3), keepdims=True)
     return shares
 
 

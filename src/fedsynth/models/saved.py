@@ -59,18 +59,18 @@ def read_floats(
 
     ``None`` in the shape stands for any length of at least 1. Raises :class:`InvalidParameter` for anything else.
     """
-    found = _read(arrays, name, shape, np.float64)
-    if not ((found >= least) & (found <= LARGEST)).all():
+    array = _read(arrays, name, shape, np.float64)
+    if not ((array >= least) & (array <= LARGEST)).all():
         raise InvalidParameter(f"the array {name!r} has a number that is not between {least:g} and {LARGEST:g}")
-    return found
+    return array
 
 
 def read_integers(arrays: Mapping[str, NDArray[Any]], name: str, shape: Sequence[int | None], below: int) -> Integers:
     """Return the array ``name`` of a file: int64 with numbers from 0 to below ``below``, as :func:`read_floats`."""
-    found = _read(arrays, name, shape, np.int64)
-    if not ((found >= 0) & (found < below)).all():
+    array = _read(arrays, name, shape, np.int64)
+    if not ((array >= 0) & (array < below)).all():
         raise InvalidParameter(f"the array {name!r} has a number that is not between 0 and {below - 1}")
-    return found
+    return array
 
 
 def _read(
@@ -78,13 +78,13 @@ def _read(
 ) -> NDArray[Any]:
     if name not in arrays:
         raise InvalidParameter(f"the array {name!r} is missing")
-    found = arrays[name]
-    fits = found.ndim == len(shape) and all(
-        own == length if length is not None else own > 0 for own, length in zip(found.shape, shape, strict=True)
+    array = arrays[name]
+    fits = array.ndim == len(shape) and all(
+        own == length if length is not None else own > 0 for own, length in zip(array.shape, shape, strict=True)
     )
-    if found.dtype != dtype or not fits:
-        raise InvalidParameter(f"the array {name!r} has shape {found.shape} and dtype {found.dtype}, which do not fit")
-    return found
+    if array.dtype != dtype or not fits:
+        raise InvalidParameter(f"the array {name!r} has shape {array.shape} and dtype {array.dtype}, which do not fit")
+    return array
 
 
 def check_positions(columns: Sequence[int], many: int) -> None:

@@ -130,7 +130,7 @@ class ParentSets:
     @classmethod
     def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> ParentSets:
         """List each column's possible sets of parents; sets of two or more are of its 20 heaviest candidates."""
-        found = []
+        candidates = []
         for column, row in enumerate(weights):
             able = [j for j in range(len(row)) if j != column and row[j] > 0 and sizes[column] * sizes[j] <= max_cells]
             able.sort(key=lambda j: (-row[j], j))
@@ -142,8 +142,8 @@ class ParentSets:
                     if math.prod(sizes[j] for j in group) * sizes[column] <= max_cells
                 ]
             entries = [(math.fsum(row[j] for j in group), sum(1 << j for j in group), group) for group in sets]
-            found.append(tuple(sorted(entries, key=lambda entry: (-entry[0], entry[2]))))
-        return cls(tuple(found))
+            candidates.append(tuple(sorted(entries, key=lambda entry: (-entry[0], entry[2]))))
+        return cls(tuple(candidates))
 
     def best(self, column: int, before: int) -> tuple[float, int, Parents]:
         """Return the entry of the best set of parents among the columns ``before`` (a bit mask), or of no parents."""
@@ -231,7 +231,7 @@ def _greedy_order(choices: ParentSets) -> list[int]:
     members = np.array([column for group in sets for column in group], dtype=np.int64)
     by_member = np.argsort(members, kind="stable")
     holding = np.split(np.repeat(np.arange(len(sets)), lengths)[by_member], _ends(members, count))
-    found: list[tuple[float, list[int]]] = []
+    orders: list[tuple[float, list[int]]] = []
     for root in range(count):
         gain, missing = np.zeros(count), lengths.copy()
         order, total, column = [root], 0.0, root
@@ -245,8 +245,8 @@ def _greedy_order(choices: ParentSets) -> list[int]:
             total += float(gain[column])
             gain[column] = -np.inf
             order.append(column)
-        found.append((total, order))
-    return max(found, key=lambda candidate: candidate[0])[1]
+        orders.append((total, order))
+    return max(orders, key=lambda candidate: candidate[0])[1]
 
 
 def _ends(members: NDArray[np.int64], count: int) -> NDArray[np.int64]:

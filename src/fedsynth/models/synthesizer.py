@@ -324,12 +324,12 @@ class Synthesizer:
         Their number is an estimate, and their values say nothing: they are put next to zero, those of times anywhere,
         and where they are most rows in the cells that noisy counts suggest.
         """
-        found = {
+        unplaced = {
             column.name: axis.unplaced
             for column, axis in zip(self.schema.stored, self.axes, strict=True)
             if isinstance(axis, AdaptiveBins | OneAxis)
         }
-        return {name: rows for name, rows in found.items() if rows}
+        return {name: rows for name, rows in unplaced.items() if rows}
 
     @property
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
@@ -370,10 +370,10 @@ class Synthesizer:
             "releases": to_json(self.releases),
             "limitations": to_json(self.limitations),
         }
-        held = {f"model.{name}": array for name, array in arrays.items()}
+        named_arrays = {f"model.{name}": array for name, array in arrays.items()}
         for at, axis in enumerate(self.axes):
-            held |= {f"axis{at}.{name}": array for name, array in axis.to_arrays().items()}
-        write_whole(Path(path), pack(head, held))
+            named_arrays |= {f"axis{at}.{name}": array for name, array in axis.to_arrays().items()}
+        write_whole(Path(path), pack(head, named_arrays))
 
     def _frame(self, table: Table, redrawn: float, rng: np.random.Generator) -> pd.DataFrame:
         """Convert rows to values; numbers that the table does not hold are drawn from their bins."""
@@ -478,17 +478,17 @@ def load(path: Path | str) -> Synthesizer:
     """
     data = Path(path).read_bytes()
     try:
-        found, arrays = unpack(data)
+        head, arrays = unpack(data)
     except FedsynthError as error:
         raise FedsynthError(f"{path} is {error}") from error
     kinds, _ = saved_kinds()
-    if found.get("format") != FORMAT or str(found.get("kind")) not in kinds:
+    if head.get("format") != FORMAT or str(head.get("kind")) not in kinds:
         raise FedsynthError(
-            f"{path} holds format {found.get('format')}, kind {found.get('kind')!r}, but this version reads format "
+            f"{path} holds format {head.get('format')}, kind {head.get('kind')!r}, but this version reads format "
             f"{FORMAT}, kinds {', '.join(kinds)}; install the fedsynth version that wrote it"
         )
     try:
-        return _restored(read_head(found, _Head), arrays)
+        return _restored(read_head(head, _Head), arrays)
     except Exception as error:  # whatever a hostile file makes a parser raise
         raise FedsynthError(f"{path} is not a complete model ({error}); copy it again, or fit it again") from error
 
