@@ -515,3 +515,27 @@ def test_a_network_gives_forbidden_cells_no_rows():
         assert not mask[rows[0], rows[1]].any()
         free = BayesianNetwork.of_tables(structure, tables, 200.0).sample(5000, np.random.default_rng(0))
         assert mask[free[0], free[1]].any()
+
+
+@pytest.mark.parametrize("kind", ["Markov random field", "Bayesian network"])
+@pytest.mark.parametrize(("size", "columns"), [(2, 40), (4, 20), (16, 12)])
+def test_independent_columns_stay_independent_however_many_were_drawn_before(kind, size, columns):
+    """Few rows agree in many columns: drawn in one order of them, columns were functions of each other (V of .7)."""
+    rows = 5_000
+    model: MarkovRandomField | BayesianNetwork
+    if kind == "Markov random field":
+        alone = [(column,) for column in range(columns)]
+        model = MarkovRandomField((size,) * columns, float(rows), alone, [np.zeros(size)] * columns)
+    else:
+        order = tuple(range(columns))
+        counts = {(column,): np.full(size, rows / size) for column in order}
+        model = BayesianNetwork.of_tables(Structure(order, ((),) * columns), counts, float(rows))
+    drawn = model.sample(rows, np.random.default_rng(0))
+    expected = rows / size**2
+    chi2 = []
+    for one, two in itertools.combinations(drawn, 2):
+        seen = np.bincount(one.astype(int) * size + two, minlength=size**2)
+        chi2.append(((seen - expected) ** 2 / expected).sum() / (size - 1) ** 2)
+    worst = stats.chi2.isf(1e-4 / len(chi2), (size - 1) ** 2) / (size - 1) ** 2  # of independent draws
+    assert max(chi2) < worst
+    assert np.mean(chi2) < 1

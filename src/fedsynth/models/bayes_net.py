@@ -162,7 +162,7 @@ class BayesianNetwork:
                 codes = [codes[part] for codes in result]
                 row = self._row(column, codes)
                 others = drawn.difference(self.structure.parents[column])
-                place = stratified_uniforms(row, rng, strata_of(others, sizes, codes))
+                place = stratified_uniforms(row, rng, strata_of(others, sizes, codes, rng))
                 drawn.add(column)
                 place += row
                 found = np.searchsorted(self._cumulative[column], place, side="right")

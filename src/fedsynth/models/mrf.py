@@ -239,7 +239,7 @@ class MarkovRandomField:
             chunk = [column[start : start + _CHUNK] for column in columns]
             drawn: set[int] = set()
             for node, conditional in zip(self._tree.nodes, conditionals, strict=True):
-                strata = strata_of(drawn.difference(node.separator), self.sizes, chunk)
+                strata = strata_of(drawn.difference(node.separator), self.sizes, chunk, rng)
                 self._sample_node(node, conditional, chunk, strata, rng)
                 drawn.update(node.axes)
         return columns

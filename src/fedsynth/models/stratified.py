@@ -68,16 +68,25 @@ def even_places(sizes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[n
     return places
 
 
-def strata_of(columns: Iterable[int], sizes: Sequence[int], codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+def strata_of(
+    columns: Iterable[int], sizes: Sequence[int], codes: Sequence[NDArray[Any]], rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Return a stratum for each row, below 2^12: rows of one agree in those ``columns`` that have the fewest values.
 
-    ``sizes`` and ``codes`` are those of all columns, by position.
+    ``sizes`` and ``codes`` are those of all columns, by position. Strata that agree in the first of these columns lie
+    side by side, and within them those that agree in the second, and so on, in random order at each level (nested
+    uniform scrambling; Owen 1995, doi 10.1007/978-1-4612-2552-2_19). In one and the same order, with few rows in a
+    stratum, columns drawn one after the other would come out as functions of each other.
     """
-    strata, cells = np.zeros(len(codes[0]), dtype=np.int64), 1
+    strata, order = np.zeros(len(codes[0]), dtype=np.int64), np.zeros(1, dtype=np.int64)
     for column in sorted(columns, key=lambda column: (sizes[column], column)):
-        cells *= sizes[column]
-        if cells > STRATA:
+        size = sizes[column]
+        if len(order) * size > STRATA:
             break
-        strata *= sizes[column]
+        strata *= size
         strata += codes[column]
-    return strata
+        within = rng.permuted(np.tile(np.arange(size), (len(order), 1)), axis=1)
+        order = (order[:, None] * size + within).ravel()
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places[strata]
