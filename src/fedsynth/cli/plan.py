@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,8 +102,7 @@ def plan(
     import msgspec
 
     from fedsynth.federation.agreement import Agreement
-    from fedsynth.methods import find_method
-    from fedsynth.runs.dry_run import forecast
+    from fedsynth.runs.dry_run import job_forecast
     from fedsynth.schema import Schema
 
     if show is not None:
@@ -124,35 +123,27 @@ def plan(
             f"{out} exists and may have been approved; choose another --out, or pass --force to replace it"
         )
     agreed = Schema.load(schema)
-    found = []
     with shown(not json_) as progress:
-        for name, count, budget in cases:
-            one = job(method=name, epsilon=budget, sites=_whole("--sites", count))
-            declared, options = find_method(name), one.build_method(agreed)
-            declared.check_trust(one.trust)
-            found.append(
-                forecast(
-                    name,
-                    options,
-                    one.terms(agreed),
-                    sites=one.sites,
-                    rows=rows,
-                    queries=declared.queries,
-                    repeats=repeats,
-                    headroom=headroom,
-                    limits=declared.limits(options, agreed),
-                    apportions=declared.apportions,
-                    progress=progress,
-                )
+        forecasts = [
+            job_forecast(
+                job(method=name, epsilon=budget, sites=_whole("--sites", count)),
+                agreed,
+                rows=rows,
+                repeats=repeats,
+                headroom=headroom,
+                progress=progress,
             )
+            for name, count, budget in cases
+        ]
     if out is not None:
-        found[0].plan.save(out)
+        forecasts[0].plan.save(out)
     if json_:
-        print(json.dumps({"out": None if out is None else str(out), "forecasts": [one.to_json() for one in found]}))
+        written = None if out is None else str(out)
+        print(json.dumps({"out": written, "forecasts": [forecast.to_json() for forecast in forecasts]}))
         return
-    _tell(found, agreed)
+    _tell(forecasts, agreed)
     if out is not None:
-        tell(f"\n{_plan_text(found[0].plan)}\nWritten to {out}: send it to every site's data steward.")
+        tell(f"\n{_plan_text(forecasts[0].plan)}\nWritten to {out}: send it to every site's data steward.")
 
 
 def advise(
@@ -260,27 +251,25 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _tell(found: Sequence[Forecast], schema: Schema) -> None:
-    from fedsynth.federation.policy import Policy
-    from fedsynth.models.card import smallest_groups
-
+def _tell(forecasts: Sequence[Forecast], schema: Schema) -> None:
     console = _console()
     case = ("method", "sites", "trust", "epsilon")
-    head = f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}"
+    head = f"Before any budget is spent: {forecasts[0].rows} rows, schema {schema.digest[:12]}"
     rounds = _table(head, *case, "exchanges", "messages a site", "epsilon spent")
     sizes = _table("Bytes of these messages", *case, "KiB to a site", "KiB from a site", "KiB stored")
     noise = _table(
         "Standard deviation of the noise in a cell, in the units of the answer",
         *(*case, "released", "times", "cells", "sd in a cell"),
     )
-    for one in found:
-        named = (one.plan.method, str(one.plan.sites), one.plan.trust, f"{one.plan.budget.epsilon:g}")
-        spans = _span(one.exchanges, "{:.0f}"), _span(one.messages, "{:.0f}"), _span(one.epsilon, "{:.4g}")
-        rounds.add_row(*named, *spans)
-        spans = _span(one.down, "{:.1f}", 1024), _span(one.up, "{:.1f}", 1024), _span(one.stored, "{:.0f}", 1024)
-        sizes.add_row(*named, *spans)
-        for kind in one.noise:
-            what = f"{kind.verb} {kind.kind}" + (" (an example)" if one.chosen else "")
+    for forecast in forecasts:
+        plan = forecast.plan
+        named = (plan.method, str(plan.sites), plan.trust, f"{plan.budget.epsilon:g}")
+        figures = (forecast.exchanges, "{:.0f}"), (forecast.messages, "{:.0f}"), (forecast.epsilon, "{:.4g}")
+        rounds.add_row(*named, *(_span(*figure) for figure in figures))
+        kibibytes = (forecast.down, "{:.1f}"), (forecast.up, "{:.1f}"), (forecast.stored, "{:.0f}")
+        sizes.add_row(*named, *(_span(*figure, 1024) for figure in kibibytes))
+        for kind in forecast.noise:
+            what = f"{kind.verb} {kind.kind}" + (" (an example)" if forecast.chosen else "")
             noise.add_row(*named, what, str(kind.times), str(kind.cells), _span(kind.std, "{:.4g}"))
     console.print(rounds)
     console.print(sizes)
@@ -289,34 +278,45 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
         "of fedsynth's messages, without TLS.\n"
     )
     console.print(noise)
-    for one in found:
-        smallest = "; ".join(smallest_groups(one.resolution.value, one.resolution.crossing))
-        said = [smallest, *(f"WARNING: {warning}" for warning in one.resolution.warnings)]
-        for line in filter(None, said):
-            tell(f"\n{one.plan.method}: {line}")
-        if one.servers.high:
-            tell(
-                f"\n{one.plan.method}: the three servers send {_span(one.servers, '{:.1f}', 2**20)} MiB together, and "
-                f"each needs {_span(one.servers_seconds, '{:.0f}')} CPU seconds for selections (as measured for 161 "
-                "candidates)."
-            )
-        if one.largest > Policy.largest_message:
-            tell(
-                f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites accept by "
-                "default: make the network smaller, or have every site's steward write largest_message = "
-                f"{one.largest * 5 // 4} into [policy] of site.toml"
-            )
-        if one.stored.high > Policy.largest_stored:
-            tell(
-                f"\n{one.plan.method} makes a site whose rows are counted or streamed store up to "
-                f"{one.stored.high / 2**20:.0f} MiB, more than sites do by default: every such site's steward writes "
-                f"largest_stored = {math.ceil(one.stored.high)} into [policy] of site.toml"
-            )
-        if missing := sorted({slot.verb for slot in one.plan.slots} - set(Policy.verbs)):
-            tell(
-                f"\n{one.plan.method} asks questions that sites do not answer by default: every site's steward writes "
-                f"verbs = {json.dumps([*Policy.verbs, *missing])} into [policy] of site.toml"
-            )
+    for forecast in forecasts:
+        for remark in _remarks(forecast):
+            tell(f"\n{forecast.plan.method}{remark}")
+
+
+def _remarks(forecast: Forecast) -> Iterator[str]:
+    """Yield what stands out of the noise of a run, and what it asks of compute servers and of sites' policies.
+
+    Each goes on after the name of the method.
+    """
+    from fedsynth.federation.policy import Policy
+    from fedsynth.models.card import smallest_groups
+
+    if smallest := "; ".join(smallest_groups(forecast.resolution.value, forecast.resolution.crossing)):
+        yield f": {smallest}"
+    for warning in forecast.resolution.warnings:
+        yield f": WARNING: {warning}"
+    if forecast.servers.high:
+        yield (
+            f": the three servers send {_span(forecast.servers, '{:.1f}', 2**20)} MiB together, and each needs "
+            f"{_span(forecast.servers_seconds, '{:.0f}')} CPU seconds for selections (as measured for 161 candidates)."
+        )
+    if forecast.largest > Policy.largest_message:
+        yield (
+            f" sends messages of {forecast.largest / 2**20:.1f} MiB, more than sites accept by default: make the "
+            "network smaller, or have every site's steward write largest_message = "
+            f"{forecast.largest * 5 // 4} into [policy] of site.toml"
+        )
+    if forecast.stored.high > Policy.largest_stored:
+        yield (
+            " makes a site whose rows are counted or streamed store up to "
+            f"{forecast.stored.high / 2**20:.0f} MiB, more than sites do by default: every such site's steward writes "
+            f"largest_stored = {math.ceil(forecast.stored.high)} into [policy] of site.toml"
+        )
+    if missing := sorted({slot.verb for slot in forecast.plan.slots} - set(Policy.verbs)):
+        yield (
+            " asks questions that sites do not answer by default: every site's steward writes "
+            f"verbs = {json.dumps([*Policy.verbs, *missing])} into [policy] of site.toml"
+        )
 
 
 def _tell_advice(found: AdviceTable, setting: str, wanted: float | None) -> None:

@@ -33,11 +33,13 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Traffic
+from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import SMALLEST_MULTIPLIER, SampledGaussian, kind_of
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
+from fedsynth.runs.job import Job
 from fedsynth.runs.resolution import Resolution, resolution
 from fedsynth.schema import Schema
 from fedsynth.terms import Terms
@@ -454,6 +456,31 @@ def forecast(
         stored=figures.bytes(lambda down, up: up + beside).plus(ForecastRange(1, 1, 1), len(plan.data)),
         servers=figures.range(lambda notes: [notes.servers.sent]),
         servers_seconds=figures.range(lambda notes: [notes.servers.draw_seconds]),
+    )
+
+
+def job_forecast(
+    job: Job, schema: Schema, *, rows: int, repeats: int, headroom: float, progress: Progress = ignore_progress
+) -> Forecast:
+    """Forecast the run of a ``job`` under ``schema``, whose method declares its queries and the limits of its slots.
+
+    ``rows``, ``repeats`` and ``headroom`` are those of :func:`forecast`, which raises further errors. Raises
+    :class:`Unsupported` for an unknown method, and for one that does not run under the job's trust model.
+    """
+    declared, method = find_method(job.method), job.build_method(schema)
+    declared.check_trust(job.trust)
+    return forecast(
+        job.method,
+        method,
+        job.terms(schema),
+        sites=job.sites,
+        rows=rows,
+        queries=declared.queries,
+        repeats=repeats,
+        headroom=headroom,
+        limits=declared.limits(method, schema),
+        apportions=declared.apportions,
+        progress=progress,
     )
 
 
