@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields, spelled
-from fedsynth.cli.options import say, score_table
+from fedsynth.cli.options import redrawn_text, say
 from fedsynth.cli.output import tell
 from fedsynth.files import Records, load_object, write_whole
-from fedsynth.plugins import named
 from fedsynth.privacy.device import Device, computing_on
 from fedsynth.progress import shown
 from fedsynth.runs.job import DEMO_DATA, Job
-
-if TYPE_CHECKING:
-    from fedsynth.evaluation.report import Evaluation
-    from fedsynth.runs.run import SimulatedRun
 
 _RARE = (
     *("records", "seed", "rows", "workload", "public_sizes", "sites_per_person", "person", "format"),
@@ -69,8 +63,8 @@ def simulate(
         The run.toml of an earlier run, to run the same job again: all settings come from it. Only --out, --force,
         --device and --json may stand beside it.
     """
+    from fedsynth.cli.simulated import result_text, simulated
     from fedsynth.methods import find_method
-    from fedsynth.runs.run import run_simulated
 
     if config is not None:
         if given := ", ".join(map(spelled, job.keywords)):  # privacy parameters above all: a run is repeated as it was
@@ -86,14 +80,8 @@ def simulate(
     if not json_ and find_method(made.method).trains:
         print(f"{made.method} trains neural networks, which takes minutes or longer.", file=sys.stderr)
     with computing_on(device), shown(not json_) as progress:
-        outcome = run_simulated(made, out, force=force, progress=progress)
-        evaluation, unmeasured = None, ""
-        try:
-            evaluation = named("fedsynth.evaluation.run_files:first_look")(outcome, made.target, progress)
-            unmeasured = " ".join(note for note in evaluation.notes if note.startswith("Utility was not measured by"))
-        except errors.Unsupported as error:  # the run is complete, only its scores are missing
-            unmeasured = str(error)
-    _report(made, outcome, out, json_, evaluation, unmeasured=unmeasured)
+        result = simulated(made, out, force=force, progress=progress)
+    say(json_, result.to_json(), result_text(result))
 
 
 def demo(*, out: Path = Path("fedsynth-demo"), force: bool = False, json_: bool = False) -> None:
@@ -107,16 +95,15 @@ def demo(*, out: Path = Path("fedsynth-demo"), force: bool = False, json_: bool 
 
       fedsynth demo --out demo-run
     """
-    from fedsynth.runs.run import run_simulated
+    from fedsynth.cli.simulated import result_text, simulated
 
     target = "physical_limitation"
     job = Job("auto", 1.0, 1e-6, data=DEMO_DATA, partition="label-skew:0.5", holdout=0.1, target=target)
     if not json_ and all(map(find_spec, ("statsmodels", "statsmodels.datasets"))):  # else an error follows at once
         print("Fitting the table over 10 sites and measuring it: about ten seconds of one core.", file=sys.stderr)
     with shown(not json_) as progress:
-        outcome = run_simulated(job, out, force=force, progress=progress)
-        page, evaluation = named("fedsynth.evaluation.run_files:report_run")(out, progress)
-    _report(job, outcome, out, json_, evaluation, page)
+        result = simulated(job, out, force=force, report=True, progress=progress)
+    say(json_, result.to_json(), result_text(result))
 
 
 def example(
@@ -225,11 +212,7 @@ def sample(
     write_frame(spreadsheet.spreadsheet_safe(drawn) if spreadsheet_safe else drawn, out)
     redrawn = drawn.attrs.get("redrawn", 0.0)
     facts = {"rows": rows, "file": str(out), "redrawn": redrawn}
-    say(json_, facts, "\n".join(filter(None, [_redrawn(redrawn), f"{errors.number_of(rows, 'row')} in {out}"])))
-
-
-def _redrawn(share: float) -> str:
-    return f"{share:.1%} of the rows broke a rule and were drawn again" if share else ""
+    say(json_, facts, "\n".join(filter(None, [redrawn_text(redrawn), f"{errors.number_of(rows, 'row')} in {out}"])))
 
 
 def methods(*, json_: bool = False) -> None:
@@ -377,82 +360,3 @@ def schema_check(file: str, /, *, schema: Path, records: Records | None = None, 
             left_out = ", none of which can be used: a column is missing or cannot be read; the file does not fit"
         tell(f"{errors.number_of(report.rows, 'row')}{left_out} {schema} (schema digest {agreed.digest[:12]})")
     return None if report.ok else 3
-
-
-def _report(
-    job: Job,
-    outcome: SimulatedRun,
-    out: Path,
-    json_: bool,
-    evaluation: Evaluation | None,
-    page: Path | None = None,
-    unmeasured: str = "",
-) -> None:
-    from fedsynth.privacy.cost import to_json
-
-    scores = [] if evaluation is None else list(evaluation.scores)
-    if json_:
-        facts = {
-            "out": str(out),
-            "rows": len(outcome.synthetic),
-            "columns": list(outcome.synthetic.columns),
-            "schema_drafted_from_data": outcome.rows.schema.drafted,
-            "rows_left_out": outcome.rows.left_out,
-            "rows_redrawn": outcome.synthetic.attrs.get("redrawn", 0.0),
-            "scores": [score.to_json() for score in scores],
-            "not_measured": unmeasured,
-            "lost_sites": outcome.lost,
-            "ledger": outcome.ledger.to_json(),
-            "statement": outcome.statement.to_json(),
-            "warnings": outcome.statement.warnings,
-            "limitations": to_json(outcome.synthesizer.limitations),
-            "report": None if page is None else str(page),
-        }
-        print(json.dumps(facts))
-        return
-    tell("\n\n".join(filter(None, _result(job, outcome))))
-    if scores:
-        alarms = "".join(f"\nALARM: {one.name}: {one.says}" for one in scores if one.verdict == "alarm")
-        tell(
-            f"\n{score_table(scores)}{alarms}\n{unmeasured}".rstrip()
-            + "\n(computed on real rows, which only a simulation has: "
-            "these scores are not private, do not publish them)"
-        )
-    else:
-        tell(f"\nNo scores were computed: {unmeasured}")
-    tell(f"\nIn {out}/: {', '.join(sorted(path.name for path in out.iterdir()))}")
-    tell(f"Open {page}" if page is not None else f"Next: fedsynth report {out}")
-
-
-def _result(job: Job, outcome: SimulatedRun) -> Iterator[str]:
-    """Yield the summary of a simulated run in paragraphs, without its scores; what is lost comes first."""
-    from fedsynth.models.card import certainty_text
-
-    limits = outcome.synthesizer.limitations
-    if outcome.rows.schema.drafted:
-        yield (
-            "WARNING: the schema is a draft derived from the data. The guarantee below does NOT cover its bounds and "
-            "categories. For anything but a trial, edit the schema, delete its line draft = true, and pass --schema."
-        )
-    if lost := outcome.rows.left_out:
-        yield f"rows that do not fit the schema and were left out: {lost}; see `fedsynth schema check`"
-    if limits is not None:
-        yield "\n".join(limits.loud)
-    made, columns = outcome.synthetic.shape
-    yield "\n".join(
-        filter(
-            None,
-            [
-                f"{errors.number_of(made, 'synthetic row')} of {errors.number_of(columns, 'column')}",
-                _redrawn(outcome.synthetic.attrs.get("redrawn", 0.0)),
-                f"by {job.method} over {errors.number_of(job.sites, 'site')} ({job.partition}), trust: {job.trust}",
-                f"sites that dropped out: {', '.join(outcome.lost)}" if outcome.lost else "",
-            ],
-        )
-    )
-    yield str(outcome.ledger)
-    card = outcome.synthesizer.card
-    proved = [] if card.guarantee is None else [certainty_text(card.certainty, card.unknown)]
-    yield "\n".join([*proved, outcome.statement.text])
-    if limits is not None:
-        yield "\n".join(limits.quiet)

@@ -177,6 +177,11 @@ def score_table(scores: list[Any]) -> str:
     return "\n".join(f"{line}  {is_}" for line, is_ in zip(table(numbers).splitlines(), meanings, strict=True))
 
 
+def redrawn_text(share: float) -> str:
+    """Return a line on the share of rows that were drawn again since they broke a rule; empty if there are none."""
+    return f"{share:.1%} of the rows broke a rule and were drawn again" if share else ""
+
+
 def check_text(checks: Sequence[PreflightCheck]) -> str:
     """Return checks of a machine or site as lines of text: state, name, finding, and how to fix what did not pass."""
     fixes = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
