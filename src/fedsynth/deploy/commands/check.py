@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +10,16 @@ from fedsynth import errors
 from fedsynth.cli.options import check_text, confirm, say
 from fedsynth.cli.output import tell
 from fedsynth.plugins import named
-from fedsynth.privacy.cost import in_full, rounded_up
+from fedsynth.privacy.cost import in_full, rounded_up, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fedsynth.deploy.host.account import AuditVerdict, SiteAccount
     from fedsynth.deploy.host.config import SiteConfig
     from fedsynth.federation.agreement import Agreement
     from fedsynth.privacy.book import Book
-    from fedsynth.privacy.book_file import AuditResult
-from fedsynth.privacy.charge import LostCharges
+    from fedsynth.privacy.charge import LostCharges
 
 _LISTED = 10  # questions of a run that `account` prints
 _SERVER = "ledger.sqlite"  # in the folder of a compute server, which has its own feature
@@ -83,28 +80,22 @@ def site_check(
         Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the same on this
         machine. Default: the version that this fedsynth needs.
     """
-    from fedsynth.deploy.host.checks import check_server, check_site, examine
+    from fedsynth.deploy.host.checks import check_host
     from fedsynth.deploy.host.config import load_site_config
 
-    config = None if folder is None else load_site_config(folder)
-    checks = [] if config is None else list(check_site(config))
-    guarded = {f"private file {one.name}": one for one in private}
-    if config is None or machine or any((superlink, root_certificates, state, private, bind, flwr)):
-        if config is not None:
-            superlink = superlink or config.superlink
-            root_certificates, state = root_certificates or config.root_certificates, state or config.state
-            own = {"account and secret": config.account, "node key": config.key, "state folder": config.state}
-            guarded = {**own, **guarded}
-        checks += examine(
-            superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind, lockstep=flwr
-        )
-    else:
-        checks += check_server(config)
-    code = next((one.code for one in checks if one.state == "failure"), 0)
-    name = "this machine" if config is None else config.name
-    facts = {"name": config.name if config else "", "ready": not code, "checks": [one.to_json() for one in checks]}
-    say(json_, facts, f"{check_text(checks)}\n\n{name} is {'ready' if not code else 'NOT ready'}")
-    return code
+    found = check_host(
+        None if folder is None else load_site_config(folder),
+        machine=machine,
+        superlink=superlink,
+        roots=root_certificates,
+        state=state,
+        private=private,
+        bind=bind,
+        lockstep=flwr,
+    )
+    verdict = f"{found.name or 'this machine'} is {'NOT ready' if found.code else 'ready'}"
+    say(json_, found.to_json(), f"{check_text(found.checks)}\n\n{verdict}")
+    return found.code
 
 
 def account(
@@ -184,6 +175,7 @@ def account(
     yes
         With --restored: charge without asking, as a script needs.
     """
+    from fedsynth.deploy.host.account import audit_verdict, site_account
     from fedsynth.deploy.host.config import load_site_config
     from fedsynth.deploy.host.rows import close_run
     from fedsynth.deploy.host.state import open_account, site_secret
@@ -205,7 +197,7 @@ def account(
         if server:
             named("fedsynth.servers.commands:show_ledger")(place, noted, json_)
             return 0
-        return _verdict(verify_export(place, noted), noted, json_, {}, [])
+        return _tell(audit_verdict(verify_export(place, noted), noted), json_, {}, [])
     config = load_site_config(place)
     book = open_account(config)
     if extract:
@@ -220,27 +212,49 @@ def account(
         return 0
     if restored:
         _charge_lost(config, book, restored, began, yes, json_)
-    facts, lines = _spending(config, book)
+    shown = site_account(config, book)
+    lines = _account_lines(shown)
     if export is not None:
         write_private(export, "".join(f"{row}\n" for row in book.export()))
         lines.append(f"exported to {export}")
-    return _verdict(book.verify(noted), noted, json_, facts, lines)
+    return _tell(audit_verdict(book.verify(noted), noted), json_, shown.to_json(), lines)
 
 
-def _verdict(found: AuditResult, noted: str, json_: bool, facts: dict[str, Any], lines: list[str]) -> int:
-    wrong = [found.fault] if found.fault else []
-    if noted and not found.noted_at:
-        wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
-    said = wrong or [f"{errors.number_of(found.rows, 'audit row')}, each follows from the one before it"]
-    if noted and found.noted_at:
-        later = found.rows - found.noted_at
-        said.append(
-            f"the head given by --noted is row {found.noted_at}, with {errors.number_of(later, 'row')} after it"
+def _tell(audit: AuditVerdict, json_: bool, account: dict[str, Any], lines: list[str]) -> int:
+    """Print an account, as JSON values or as ``lines``, and the verdict on its audit; return the exit code."""
+    said = list(audit.problems) or [f"{errors.number_of(audit.rows, 'audit row')}, each follows from the one before it"]
+    if audit.noted_at:
+        later = errors.number_of(audit.rows - audit.noted_at, "row")
+        said.append(f"the head given by --noted is row {audit.noted_at}, with {later} after it")
+    say(json_, {**account, **to_json(audit)}, "\n".join([*lines, *said, f"head: {audit.head}"]))
+    return 0 if audit.intact else 8
+
+
+def _account_lines(account: SiteAccount) -> list[str]:
+    """Return a site's account as lines of text: what is spent, the open runs and their last questions, refusals."""
+    from fedsynth.deploy.host.checks import account_text
+
+    delta, lines = account.spending.limit.delta, [f"{account.name}: {account_text(account.spending)}"]
+    for run in account.open_runs:
+        terms = f"{run.method or 'method not told'}, {run.trust}, sites: {run.sites}, agreement {run.agreement[:12]}"
+        asked = errors.number_of(len(run.questions), "question")
+        lines.append(
+            f"  run {run.run} ({terms}): epsilon {rounded_up(run.spent.at(delta))}, idle for {run.idle_days:.1f} of "
+            f"{account.keep_runs_days:g} days, {asked}"
+            + (", the last of them:" if len(run.questions) > _LISTED else "")
         )
-    checked = {"intact": not wrong, "problems": wrong, "rows": found.rows, "noted_at": found.noted_at}
-    text = "\n".join([*lines, *said, f"head: {found.head}"])
-    say(json_, {**facts, **checked, "broken": found.broken, "head": found.head}, text)
-    return 8 if wrong else 0
+        lines += [
+            f"    {question.key[:12]}  step {question.step} ({question.verb} {question.kind}), audit row "
+            f"{question.row}, {question.bytes:,} bytes"
+            for question in run.questions[-_LISTED:]
+        ]
+    if account.refusals:
+        lines.append("the last messages that were not answered:")
+    for row in account.refusals:
+        asked_for = f"run {row['run']}, step {row['step']}: " if row.get("run") else ""
+        why = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in row["reason"])  # for a terminal
+        lines.append(f"  row {row['row']}, {row['time'][:16]}: {asked_for}{row['outcome']}: {why}")
+    return lines
 
 
 def _charge_lost(config: SiteConfig, book: Book, restored: str, began: tuple[str, ...], yes: bool, json_: bool) -> None:
@@ -265,64 +279,11 @@ def _charge_lost(config: SiteConfig, book: Book, restored: str, began: tuple[str
     book.restored(row, begun, samples=policy.samples, announced=lost)
 
 
-def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]]:
-    from fedsynth.deploy.host.checks import account_text
-    from fedsynth.federation.agreement import Agreement
-    from fedsynth.privacy.cost import to_json
-
-    delta = config.policy.budget.delta
-    runs, lines = [], [f"{config.name}: {account_text(config, book)}"]
-    charges, kept = book.charges(), book.kept()
-    for run, idle in book.open_runs():
-        spent, agreed = book.spent(run), Agreement.read(book.agreed(run))
-        asked = [
-            {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")}
-            | {"bytes": kept.get(charge["key"], 0)}
-            for charge in charges
-            if charge["run"] == run and "key" in charge
-        ]
-        facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(book.change_of(run))}
-        terms = {"method": agreed.method, "trust": agreed.trust, "sites": agreed.sites, "agreement": agreed.digest}
-        runs.append({**facts, **terms, "questions": asked})
-        what = f"{agreed.method or 'method not told'}, {agreed.trust}, sites: {agreed.sites}"
-        lines.append(
-            f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {rounded_up(spent.at(delta))}, idle "
-            f"for {idle:.1f} of {config.policy.keep_runs_days:g} days, {errors.number_of(len(asked), 'question')}"
-            + (", the last of them:" if len(asked) > _LISTED else "")
-        )
-        lines += [
-            f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
-            f"{one['bytes']:,} bytes"
-            for one in asked[-_LISTED:]
-        ]
-    refusals = deque((json.loads(row) for row in book.export() if '"reason":' in row), _LISTED)
-    if refusals:
-        lines.append("the last messages that were not answered:")
-    for one in refusals:
-        asked_for = f"run {one['run']}, step {one['step']}: " if one.get("run") else ""
-        why = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in one["reason"])  # for a terminal
-        lines.append(f"  row {one['row']}, {one['time'][:16]}: {asked_for}{one['outcome']}: {why}")
-    repriced = None
-    with contextlib.suppress(errors.Refused):
-        repriced = book.spent_under(config.policy.change)
-    facts = {
-        "name": config.name,
-        "spent": to_json(book.spent()),
-        **to_json(book.change),
-        "repriced": to_json(repriced),
-        "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
-        "exact_releases": book.exact,
-        "open_runs": runs,
-        "refusals": list(refusals),
-    }
-    return facts, lines
-
-
 def _announce(
     config: SiteConfig, lost: LostCharges, plans: Mapping[str, Agreement], json_: bool, *, asks: bool
 ) -> None:
     """Print what a restored backup lacks, and what that is charged; ask, unless ``asks`` is false."""
-    from fedsynth.privacy.cost import ROUNDING, to_json
+    from fedsynth.privacy.cost import ROUNDING
 
     limit = config.policy.budget
     unit = limit.measure

@@ -30,16 +30,16 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from fedsynth.deploy.host.account import Spending, site_spending
 from fedsynth.deploy.host.config import INVITATION, SiteConfig
 from fedsynth.deploy.host.rows import load_rows, person_limit, rows_in_place
 from fedsynth.deploy.host.state import among_peers, open_account, public_part, site_secret
 from fedsynth.deploy.roster import Invitation, load
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError, number_of, said
+from fedsynth.errors import BudgetExceeded, FedsynthError, SchemaError, number_of, said
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
 from fedsynth.platforms import ALLOW_NOBODY, NOT_CHECKED, POSIX
-from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Cost, in_full, rounded_up
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import with_lines
@@ -79,6 +79,23 @@ class PreflightCheck:
     def to_json(self) -> dict[str, Any]:
         """Return the check's fields by name, as JSON values; ``code`` is 0 unless the check failed."""
         return {**asdict(self), "code": self.code if self.state == "failure" else 0}
+
+
+@dataclass(frozen=True)
+class HostChecks:
+    """The preflight checks of a host: of the site called ``name``, or of a machine alone if that is empty."""
+
+    name: str
+    checks: tuple[PreflightCheck, ...]
+
+    @property
+    def code(self) -> int:
+        """Exit code of the first check that failed; 0 if the host is ready."""
+        return next((check.code for check in self.checks if check.state == "failure"), 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return name, verdict and checks as JSON values."""
+        return {"name": self.name, "ready": not self.code, "checks": [check.to_json() for check in self.checks]}
 
 
 def _ok(name: str, found: str) -> PreflightCheck:
@@ -406,6 +423,36 @@ def examine(
 # A site
 
 
+def check_host(
+    config: SiteConfig | None,
+    *,
+    machine: bool = False,
+    superlink: str = "",
+    roots: Path | None = None,
+    state: Path | None = None,
+    private: Sequence[Path] = (),
+    bind: Sequence[str] = (),
+    lockstep: str = "",
+) -> HostChecks:
+    """Run the preflight checks of a site, of this machine, or of both; a failure does not stop the others.
+
+    The machine is checked without a site's ``config``, with ``machine``, and if a further argument of :func:`examine`
+    is given; ``superlink``, ``roots`` and ``state`` are by default the site's. Raises the errors of :func:`examine`.
+    """
+    checks = [] if config is None else list(check_site(config))
+    guarded = {f"private file {path.name}": path for path in private}
+    if config is None or machine or any((superlink, roots, state, private, bind, lockstep)):
+        if config is not None:
+            superlink = superlink or config.superlink
+            roots, state = roots or config.root_certificates, state or config.state
+            own = {"account and secret": config.account, "node key": config.key, "state folder": config.state}
+            guarded = {**own, **guarded}
+        checks += examine(superlink=superlink, roots=roots, state=state, private=guarded, bind=bind, lockstep=lockstep)
+    else:
+        checks += check_server(config)
+    return HostChecks("" if config is None else config.name, tuple(checks))
+
+
 def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     """Yield the preflight checks of a deployed site; a failure does not stop the others.
 
@@ -490,35 +537,32 @@ def _account(config: SiteConfig) -> str:
     site_secret(config, account)
     if fault := account.verify().wrong:
         raise FedsynthError(fault)
-    told = account_text(config, account)
+    told = account_text(site_spending(config, account))
     if config.policy.budget.share_of(account.spent_under(config.policy.change)) >= 1 - 1e-9:
         raise BudgetExceeded(f"{told}: nothing is left; only the data steward may raise [policy] budget")
     return told
 
 
-def account_text(config: SiteConfig, account: Book) -> str:
+def account_text(spending: Spending) -> str:
     """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
 
     It also says whether the policy demands a larger unit than the account has, which then re-prices what is spent, and
     whether answers without noise were given, after which nothing is guaranteed.
     """
-    limit, least, change, row = config.policy.budget, config.policy.change, account.change, account.head()[0]
+    limit, spent, demanded = spending.limit, spending.spent, spending.demanded
     at = f" at delta = {in_full(limit.delta)}" if limit.delta else ""
-    ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
-    spent, demanded = account.spent(), change.covering(least)
-    if spent == Cost():
-        change = demanded
+    ended = "; releases without noise were made, so nothing is guaranteed" if spending.exact_releases else ""
+    change = demanded if spent == Cost() else spending.change
     if demanded != change:
-        try:
-            repriced = account.spent_under(least)
-            ended += (
-                f"; for {demanded}, as [policy] demands now, it is epsilon = {rounded_up(repriced.at(limit.delta))}"
-            )
-        except Refused as error:
-            ended += f"; nothing is answered: {error}"
+        ended += (
+            f"; nothing is answered: {spending.refusal}"
+            if spending.repriced is None
+            else f"; for {demanded}, as [policy] demands now, it is epsilon = "
+            f"{rounded_up(spending.repriced.at(limit.delta))}"
+        )
     return (
         f"spent epsilon = {rounded_up(spent.at(limit.delta))} of {in_full(limit.epsilon)}{at} for {change}, "
-        f"{len(account.open_runs())} open runs, audit row {row}{ended}"
+        f"{spending.open_runs} open runs, audit row {spending.row}{ended}"
     )
 
 
