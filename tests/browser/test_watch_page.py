@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.browser.test_report_page import CHROMIUM, HERE, NODE, SOME, VIEWS
 from tests.browser.test_report_page import pytestmark as needs_a_browser
@@ -76,8 +77,8 @@ def view(number: int) -> RunView:
 
 @contextmanager
 def served(number: int) -> Iterator[WatchPage]:
-    facts = view(number).facts(alive=True, now=95.0)
-    with WatchPage(lambda: {**facts, "lines": lines_of(facts)}) as page:
+    status = view(number).status(alive=True, now=95.0)
+    with WatchPage(lambda: {**msgspec.to_builtins(status), "lines": lines_of(status)}) as page:
         thread = threading.Thread(target=page.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
@@ -92,7 +93,7 @@ def served(number: int) -> Iterator[WatchPage]:
     "state", [one if one in ("asking", "complete") else pytest.param(one, marks=pytest.mark.slow) for one in STATES]
 )
 def test_the_page_of_a_run_in_every_state(tmp_path: Path, state: str) -> None:
-    assert view(STATES[state]).facts(alive=True, now=95.0)["state"] == state
+    assert view(STATES[state]).status(alive=True, now=95.0).state == state
     with served(STATES[state]) as page:
         chosen = VIEWS if state == "asking" else SOME
         done = subprocess.run(

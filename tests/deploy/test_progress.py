@@ -125,11 +125,11 @@ def test_a_run_leaves_events_of_names_steps_bytes_times_and_codes_alone(tmp_path
     assert file.parent.stat().st_mode & 0o777 == 0o700
     view = last_attempt(file)
     assert view is not None
-    facts = view.facts(alive=False)
-    assert (facts["state"], facts["round"], facts["left"]) == ("complete", turns, None)
-    assert facts["bytes_sent"] == sum(sum(one["bytes"].values()) for one in asked)
-    assert facts["bytes_received"] == sum(one["bytes"] for one in told if one["event"] == "replied")
-    assert [site["state"] for site in facts["sites"]] == ["answered"] * 3
+    status = view.status(alive=False)
+    assert (status.state, status.round, status.left) == ("complete", turns, None)
+    assert status.bytes_sent == sum(sum(one["bytes"].values()) for one in asked)
+    assert status.bytes_received == sum(one["bytes"] for one in told if one["event"] == "replied")
+    assert [site.state for site in status.sites] == ["answered"] * 3
 
 
 def over_budget(root: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_run_that_resumes_is_another_attempt_and_counts_recorded_rounds(tmp_pa
     run(root, "2", sites_of(root))
     views = attempts(EventReader(events_file(root, RUN)).new())
     assert list(views) == ["1", "2"]
-    assert [view.facts(alive=False)["state"] for view in views.values()] == ["ended", "complete"]
+    assert [view.status(alive=False).state for view in views.values()] == ["ended", "complete"]
     first = next(one for one in lines(root) if one["attempt"] == "2" and one["event"] == "asked")
     assert (first["round"], first["turn"]) == (3, 2)
 
@@ -244,7 +244,7 @@ def test_a_process_that_dies_leaves_a_run_that_is_interrupted(tmp_path):
     process.communicate(timeout=120)
     assert not reader.alive()
     assert view.state(reader.alive()) == "interrupted"
-    *_, words, next_step = lines_of(view.facts(alive=False))
+    *_, words, next_step = lines_of(view.status(alive=False))
     assert "interrupted" in words
     assert f"takes it up by itself, try 1 of {len(PAUSES)}" in next_step
 
@@ -277,7 +277,7 @@ def test_a_run_is_taken_up_a_limited_number_of_times_unless_it_finishes_further_
     assert taken_up([True, False, False, True, False]).tries == 2
     stuck = taken_up([True, *[False] * limit])
     assert stuck.interrupted
-    said = lines_of(stuck.facts(alive=False))[-1]
+    said = lines_of(stuck.status(alive=False))[-1]
     assert said.startswith(f"it was taken up {limit} times without finishing a round, and is not any more")
 
 
@@ -289,12 +289,12 @@ def test_only_a_run_that_was_interrupted_is_taken_up(error, goes_on):
     view = RunView("1")
     for event in (begun(), AttemptEnded(time=2.0, attempt="1", exit_code=8, error=error, message="why")):
         view.receive(event)
-    assert view.facts(alive=False)["tries"]["goes_on"] == goes_on
-    assert ("takes it up by itself" in "\n".join(lines_of(view.facts(alive=False)))) == goes_on
+    assert view.status(alive=False).tries.goes_on == goes_on
+    assert ("takes it up by itself" in "\n".join(lines_of(view.status(alive=False)))) == goes_on
     over_files = RunView("files-1")
     over_files.receive(begun(attempt="files-1"))
     assert not over_files.interrupted
-    assert lines_of(over_files.facts(alive=False))[-1] == "the same command resumes it"
+    assert lines_of(over_files.status(alive=False))[-1] == "the same command resumes it"
 
 
 def test_an_attempt_after_another_one_completed_the_run_ends_as_it_did(tmp_path):
@@ -471,20 +471,20 @@ def test_a_site_is_waited_for_then_late_then_away_and_the_view_counts_down_to_th
     view = view_at(begun(), *connected, asked(10.0, 1), told(12.0, "a", "answered"))
 
     def b(now: float) -> tuple[str, float, float | None]:
-        of_b = view.facts(alive=True, now=now)["sites"][1]
-        return of_b["state"], of_b["seconds"], of_b["gives_up_in"]
+        of_b = view.status(alive=True, now=now).sites[1]
+        return of_b.state, of_b.seconds, of_b.gives_up_in
 
-    assert view.facts(alive=True, now=13.0)["sites"][0]["state"] == "answered"
+    assert view.status(alive=True, now=13.0).sites[0].state == "answered"
     assert b(13.0) == ("answering", 3.0, 97.0)
     assert b(40.0) == ("late", 30.0, 70.0)
     view.receive(told(70.0, "b", "away"))
     assert b(80.0) == ("away", 70.0, 30.0)
-    assert view.facts(alive=True, now=80.0)["words"] == "waiting for b"
+    assert view.status(alive=True, now=80.0).words == "waiting for b"
     view.receive(told(85.0, "b", "connected"))
     assert b(90.0) == ("late", 80.0, 20.0)
     view.receive(replied(110.0, 1, "b", "lost"))
-    facts = view.facts(alive=True, now=111.0)
-    assert (facts["state"], facts["sites"][1]["state"], facts["sites"][1]["lost"]) == ("computing", "is lost", 1)
+    status = view.status(alive=True, now=111.0)
+    assert (status.state, status.sites[1].state, status.sites[1].lost) == ("computing", "is lost", 1)
 
 
 @pytest.mark.parametrize(("sites", "late"), [(3, 14.0), (30, 14.0), (100, 4.0 + 100 / 3.5), (1000, 64.0)])
@@ -494,7 +494,7 @@ def test_a_site_of_many_is_late_only_after_each_has_looked_for_messages(sites, l
     connected = [told(0.0, name, "connected") for name in names]
     asked_all = replace(asked(10.0, 1), bytes=dict.fromkeys(names, 10))
     view = view_at(begun(sites=names), *connected, asked_all, told(12.0, names[0], "answered"))
-    states = [view.facts(alive=True, now=10.0 + late + more)["sites"][-1]["state"] for more in (-0.1, 0.1)]
+    states = [view.status(alive=True, now=10.0 + late + more).sites[-1].state for more in (-0.1, 0.1)]
     assert states == ["answering", "late"]
 
 
@@ -505,9 +505,9 @@ def test_the_time_left_follows_from_the_rounds_so_far():
     assert view.left(20.0) == 30.0
     view.receive(asked(20.0, 2))
     assert view.left(24.0) == 6.0 + 20.0
-    assert view.facts(alive=True, now=24.0)["rounds"] == 4
+    assert view.status(alive=True, now=24.0).rounds == 4
     view.receive(asked(30.0, 7))
-    assert view.facts(alive=True, now=31.0)["rounds"] == 7  # an estimate that was too low
+    assert view.status(alive=True, now=31.0).rounds == 7  # an estimate that was too low
 
 
 def test_a_round_is_timed_once_also_if_the_transport_reports_all_sites_before_their_replies():
@@ -525,8 +525,8 @@ def test_the_first_end_counts_unless_a_later_one_is_success():
     def end(code: int) -> AttemptEnded:
         return AttemptEnded(time=1.0, attempt="1", exit_code=code, message=f"end {code}")
 
-    assert view_at(begun(), end(130), end(1)).facts(alive=False)["words"] == "end 130"
-    assert view_at(begun(), end(130), end(0)).facts(alive=False)["state"] == "complete"
+    assert view_at(begun(), end(130), end(1)).status(alive=False).words == "end 130"
+    assert view_at(begun(), end(130), end(0)).status(alive=False).state == "complete"
 
 
 def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp_path):
@@ -566,7 +566,7 @@ def test_of_many_sites_those_that_have_not_answered_are_listed():
     view = view_at(begun(sites=names), to_all)
     for name in names[:30]:
         view.receive(replied(2.0, 1, name))
-    shown = lines_of(view.facts(alive=True, now=3.0))
+    shown = lines_of(view.status(alive=True, now=3.0))
     assert sum("waiting" in line for line in shown[:-1]) == 20
     assert shown[-4:-2] == ["  and 10 more that have not answered", "  30 sites answered"]
 

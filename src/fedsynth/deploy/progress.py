@@ -17,7 +17,7 @@ import errno
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -442,6 +442,64 @@ class EventReader:
         return is_shared(self.file.with_suffix(_LOCK))
 
 
+class SiteStatus(msgspec.Struct, frozen=True):
+    """A site's state in a run and what to do about it, its seconds in the current round, and those left to it."""
+
+    name: str
+    state: str
+    to_do: str
+    seconds: float
+    gives_up_in: float | None
+    lost: int
+
+
+class Tries(msgspec.Struct, frozen=True):
+    """How often an interrupted run was taken up by itself without finishing a round, ``of`` how many times at most.
+
+    ``goes_on`` says whether it will be taken up, or a person has to look.
+    """
+
+    made: int
+    of: int
+    goes_on: bool
+
+
+class WorkDone(msgspec.Struct, frozen=True):
+    """How far the method's work at the server is: ``done`` of ``total`` parts of ``what``."""
+
+    what: str
+    done: int
+    total: int
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """The state of an attempt at a run, as ``fedsynth deploy status`` and the live page show it.
+
+    ``state`` is a key of :data:`STATES`, and ``words`` say what is waited for or how the run ended. ``began`` is a Unix
+    time; ``elapsed`` and ``left`` are in seconds, sizes in bytes. ``left`` and ``rounds``, the estimates of the time
+    left and of the number of rounds, are ``None`` if unknown.
+    """
+
+    run: str
+    attempt: str
+    method: str
+    trust: str
+    state: str
+    words: str
+    tries: Tries
+    round: int
+    rounds: int | None
+    question: str
+    sites: tuple[SiteStatus, ...]
+    bytes_sent: int
+    bytes_received: int
+    began: float
+    elapsed: float
+    left: float | None
+    progress: WorkDone | None
+    end: AttemptEnded | None
+
+
 @dataclass
 class SiteView:
     """What the events say about one site: its state in the current round, and how often it was ``lost``.
@@ -577,12 +635,11 @@ class RunView:
         current = max(each - (now - self.asked.time), 0.0) if self.missing else 0.0
         return current + max(self.expected - self.asked.round, 0) * each
 
-    def facts(self, alive: bool, now: float | None = None) -> dict[str, Any]:
-        """Return the state of the run as JSON values by name, as ``fedsynth deploy status --json`` prints them.
+    def status(self, alive: bool, now: float | None = None, *, current: bool = True) -> RunStatus:
+        """Return the state of the run at the Unix time ``now`` (default: the clock's).
 
-        ``now`` (default: the clock's) and ``began`` are Unix times; ``elapsed`` and ``left`` are in seconds, sizes in
-        bytes. ``left`` and ``rounds``, the estimates of the time left and of the number of rounds, are ``None`` if
-        unknown; ``end`` holds the fields of :class:`AttemptEnded` or ``None``.
+        Without end or living process (``alive``) the attempt is interrupted. It is taken up by itself only if its run
+        is the ``current`` one of its federation.
         """
         now = time.time() if now is None else now
         state, begun, ended = self.state(alive), self.begun, self.ended
@@ -591,29 +648,28 @@ class RunView:
         awaited = ", ".join(site.name for site in (self.missing if state == "asking" else unheard))
         round_ = self.asked.round if self.asked else 0
         done = self.advanced
-        return {
-            "run": begun.run if begun else "",
-            "attempt": self.attempt,
-            "method": begun.method if begun else "",
-            "trust": begun.trust if begun else "",
-            "state": state,
-            "words": ended.message if ended and ended.exit_code else STATES[state].format(awaited or "all sites"),
-            "tries": {"made": self.tries, "of": len(PAUSES), "goes_on": not alive and self.interrupted},
-            "round": round_,
-            "rounds": max(self.expected, round_) if self.expected else None,
-            "question": _question(self.asked),
-            "sites": [self._site_facts(site, state, now) for site in self.sites.values()],
-            "bytes_sent": self.sent,
-            "bytes_received": self.received,
-            "began": begun.time if begun else self.last,
-            "elapsed": until - begun.time if begun else 0.0,
-            "left": self.left(now) if state in ("asking", "computing") else None,
-            "progress": {"what": done.what, "done": done.done, "total": done.total} if done else None,
-            "end": msgspec.to_builtins(ended) if ended else None,
-        }
+        return RunStatus(
+            run=begun.run if begun else "",
+            attempt=self.attempt,
+            method=begun.method if begun else "",
+            trust=begun.trust if begun else "",
+            state=state,
+            words=ended.message if ended and ended.exit_code else STATES[state].format(awaited or "all sites"),
+            tries=Tries(self.tries, len(PAUSES), current and not alive and self.interrupted),
+            round=round_,
+            rounds=max(self.expected, round_) if self.expected else None,
+            question=_question(self.asked),
+            sites=tuple(self._site_status(site, state, now) for site in self.sites.values()),
+            bytes_sent=self.sent,
+            bytes_received=self.received,
+            began=begun.time if begun else self.last,
+            elapsed=until - begun.time if begun else 0.0,
+            left=self.left(now) if state in ("asking", "computing") else None,
+            progress=WorkDone(done.what, done.done, done.total) if done else None,
+            end=ended,
+        )
 
-    def _site_facts(self, site: SiteView, state: str, now: float) -> dict[str, Any]:
-        """Return a site's state, what to do about it, its seconds, and those until the run gives it up."""
+    def _site_status(self, site: SiteView, state: str, now: float) -> SiteStatus:
         assert self.begun is not None
         seconds, gives_up = site.seconds, None
         if site.code:
@@ -630,8 +686,7 @@ class RunView:
         else:
             word = "not connected" if site.heard in (None, "away") else "connected"
         to_do = TO_DO.get(word, "") if state in ("connecting", "asking") else ""
-        told = {"name": site.name, "state": word, "to_do": to_do, "seconds": seconds, "gives_up_in": gives_up}
-        return {**told, "lost": site.lost}
+        return SiteStatus(site.name, word, to_do, seconds, gives_up, site.lost)
 
 
 STATES = {
@@ -666,6 +721,21 @@ def last_attempt(file: Path) -> RunView | None:
 def all_runs(folder: Path) -> list[Path]:
     """Return the event files of all runs of the federation in ``folder``, the one written last at the end."""
     return sorted(folder.glob(f"state/*/{FILE}"), key=lambda file: file.stat().st_mtime)
+
+
+def run_statuses(folder: Path) -> list[RunStatus]:
+    """Return the state of each run of the federation in ``folder``, the one written last at the end.
+
+    It is that of the run's attempt in progress, or else of its last one. Raises :class:`FedsynthError` if the folder
+    holds no job, or events of another version.
+    """
+    current = Job.load(folder / "job.toml").deployed.run  # `deploy serve` takes up no other run
+    found = []
+    for file in all_runs(folder):
+        view = last_attempt(file)
+        if view is not None and view.begun is not None:
+            found.append(view.status(EventReader(file).alive(), current=file.parent.name == current))
+    return found
 
 
 def follow(reader: EventReader, view: RunView, unheard: Callable[[], object]) -> Iterator[Event]:
@@ -725,44 +795,44 @@ def line_of(view: RunView, event: Event) -> str:
     return "the run is complete" if not event.exit_code else "the run has ended"
 
 
-def lines_of(facts: Mapping[str, Any]) -> list[str]:
-    """Return the :meth:`~RunView.facts` of a run as lines of text: round, sites, bytes, times and its result."""
-    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["began"]))
-    sites = number_of(len(facts["sites"]), "site")
-    lines = [f"run {facts['run']} ({begun}): {facts['method']} over {sites}, trust {facts['trust']}"]
-    if facts["round"]:
-        lines.append(_round(facts["round"], facts["rounds"], facts["question"]))
-    if facts["progress"] and not facts["end"]:
-        lines.append("{what}: {done} of {total}".format_map(facts["progress"]))
-    left = f", about {_time(facts['left'])} left" if facts["left"] is not None else ""
-    sent, received = _bytes(facts["bytes_sent"]), _bytes(facts["bytes_received"])
-    spent = f"sent {sent}, received {received}; {_time(facts['elapsed'])} so far{left}"
-    return [*lines, *_site_lines(facts["sites"]), spent, facts["words"], *_tries(facts), *end_lines(facts["end"])]
+def lines_of(status: RunStatus) -> list[str]:
+    """Return the state of a run as lines of text: round, sites, bytes, times and its result."""
+    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.began))
+    sites = number_of(len(status.sites), "site")
+    lines = [f"run {status.run} ({begun}): {status.method} over {sites}, trust {status.trust}"]
+    if status.round:
+        lines.append(_round(status.round, status.rounds, status.question))
+    if status.progress and not status.end:
+        lines.append(f"{status.progress.what}: {status.progress.done} of {status.progress.total}")
+    left = f", about {_time(status.left)} left" if status.left is not None else ""
+    sent, received = _bytes(status.bytes_sent), _bytes(status.bytes_received)
+    spent = f"sent {sent}, received {received}; {_time(status.elapsed)} so far{left}"
+    return [*lines, *_site_lines(status.sites), spent, status.words, *_tries(status), *end_lines(status.end)]
 
 
-def _tries(facts: Mapping[str, Any]) -> Iterator[str]:
-    made, limit, goes_on = (facts["tries"][name] for name in ("made", "of", "goes_on"))
-    if goes_on and made >= limit:
+def _tries(status: RunStatus) -> Iterator[str]:
+    made, limit = status.tries.made, status.tries.of
+    if status.tries.goes_on and made >= limit:
         yield (
             f"it was taken up {number_of(made, 'time')} without finishing a round, and is not any more: see the log "
             "of `fedsynth deploy serve`, then resume it with `fedsynth deploy run`"
         )
-    elif goes_on:
+    elif status.tries.goes_on:
         of = f"try {made + 1} of {limit}; `fedsynth deploy stop` stops it"
         yield f"`fedsynth deploy serve` takes it up by itself, {of}"
-    elif facts["state"] == "interrupted":
+    elif status.state == "interrupted":
         yield "the same command resumes it"
-    elif made and not facts["end"]:
+    elif made and not status.end:
         yield f"it was interrupted, and `fedsynth deploy serve` has taken it up: try {made} of {limit}"
 
 
-def end_lines(end: Mapping[str, Any] | None) -> list[str]:
-    """Return the result of a complete run and its warnings as lines of text, from the :class:`AttemptEnded`."""
-    if end is None or end["exit_code"]:
+def end_lines(end: AttemptEnded | None) -> list[str]:
+    """Return the result of a complete run and its warnings as lines of text."""
+    if end is None or end.exit_code:
         return []
-    lost = [f"sites that missed a round: {', '.join(end['lost'])}"] if end["lost"] else []
-    warnings = [f"WARNING: {warning}" for warning in end["warnings"]]
-    return [f"the table is in {end['folder']}", end["headline"], *warnings, *lost]
+    lost = [f"sites that missed a round: {', '.join(end.lost)}"] if end.lost else []
+    warnings = [f"WARNING: {warning}" for warning in end.warnings]
+    return [f"the table is in {end.folder}", end.headline, *warnings, *lost]
 
 
 def _round(number: int, rounds: int | None, question: str) -> str:
@@ -776,17 +846,17 @@ def _question(asked: RoundStarted | None) -> str:
     return f"{of}, message {asked.turn + 1}" if asked.turn else of
 
 
-def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _site_lines(sites: Sequence[SiteStatus]) -> Iterator[str]:
     """Yield a line for each site; of more than ``MOST_SITES``, only for those that have not answered."""
-    shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site["state"] != "answered"]
-    width = max((len(site["name"]) for site in shown), default=0)
+    shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site.state != "answered"]
+    width = max((len(site.name) for site in shown), default=0)
     for site in shown[:MOST_SITES]:
-        seconds = f"{site['seconds']:8.1f} s" if site["seconds"] else ""
-        until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
-        lost = f"   lost in {site['lost']} rounds" if site["lost"] > 1 else ""
-        yield f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip()
-        if site["to_do"]:
-            yield f"  {'':{width}}  {site['to_do']}"
+        seconds = f"{site.seconds:8.1f} s" if site.seconds else ""
+        until = f"   given up in {_time(site.gives_up_in)}" if site.gives_up_in is not None else ""
+        lost = f"   lost in {site.lost} rounds" if site.lost > 1 else ""
+        yield f"  {site.name:{width}}  {site.state:13} {seconds}{until}{lost}".rstrip()
+        if site.to_do:
+            yield f"  {'':{width}}  {site.to_do}"
     if len(shown) > MOST_SITES:
         yield f"  and {len(shown) - MOST_SITES} more that have not answered"
     if len(shown) < len(sites):

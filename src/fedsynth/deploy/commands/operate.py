@@ -306,7 +306,7 @@ def _screen(view: RunView, reader: EventReader, json_: bool) -> Iterator[Callabl
         return
 
     def picture() -> Text:
-        return Text("\n".join(lines_of(view.facts(reader.alive()))))
+        return Text("\n".join(lines_of(view.status(reader.alive()))))
 
     with Live(get_renderable=picture, console=console, refresh_per_second=2):
         yield lambda event: None
@@ -326,8 +326,6 @@ def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) ->
 
 
 def _report(view: RunView, json_: bool) -> int:
-    import msgspec
-
     from fedsynth.deploy.progress import end_lines
     from fedsynth.runs.folder import RunFolder
 
@@ -335,7 +333,7 @@ def _report(view: RunView, json_: bool) -> int:
     if not json_ and not view.ended.exit_code:
         card = RunFolder(Path(view.ended.folder)).card()  # None if the folder is on another machine
         limits = card.limitations if card else None
-        tell("\n".join([*end_lines(msgspec.to_builtins(view.ended)), *(limits.loud + limits.quiet if limits else [])]))
+        tell("\n".join([*end_lines(view.ended), *(limits.loud + limits.quiet if limits else [])]))
     elif not json_:
         print(f"fedsynth: {harmless(view.ended.message)}", file=sys.stderr)
     return view.ended.exit_code
@@ -374,7 +372,9 @@ def deploy_status(
     port
         With --watch: port of this machine at which the page is served; 0: any free port.
     """
-    from fedsynth.deploy.progress import lines_of
+    import msgspec
+
+    from fedsynth.deploy.progress import lines_of, run_statuses
     from fedsynth.runs.ending import unacknowledged
 
     if watch and (all_ or json_):
@@ -382,44 +382,33 @@ def deploy_status(
     if watch:
         _watch(folder, port)
         return
-    runs = _runs(folder)
+    _require_federation(folder)
+    runs = run_statuses(folder)
     if not runs:
         raise errors.FedsynthError(f"no run of {folder} has begun; `fedsynth deploy run {folder}` starts one")
     shown = runs if all_ else runs[-1:]
     untold = unacknowledged(folder)
-    said = ["\n".join(lines_of(facts)) for facts in shown]
-    said += [f"not told yet that {run} has ended: {', '.join(sites)}" for run, sites in untold.items()]
-    say(json_, {"runs": shown, "not_told": untold}, "\n\n".join(said))
+    lines = ["\n".join(lines_of(status)) for status in shown]
+    lines += [f"not told yet that {run} has ended: {', '.join(sites)}" for run, sites in untold.items()]
+    say(json_, {"runs": msgspec.to_builtins(shown), "not_told": untold}, "\n\n".join(lines))
 
 
 def _watch(folder: Path, port: int) -> None:
-    from fedsynth.deploy.progress import lines_of
+    import msgspec
+
+    from fedsynth.deploy.progress import lines_of, run_statuses
     from fedsynth.deploy.watch import WatchPage
 
     def shown() -> dict[str, Any]:
-        return {**runs[-1], "lines": lines_of(runs[-1])} if (runs := _runs(folder)) else {"run": ""}
+        if not (runs := run_statuses(folder)):
+            return {"run": ""}
+        return {**msgspec.to_builtins(runs[-1]), "lines": lines_of(runs[-1])}
 
     _require_federation(folder)
     with WatchPage(shown, port) as page:
         print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             page.serve_forever()
-
-
-def _runs(folder: Path) -> list[dict[str, Any]]:
-    from fedsynth.deploy.progress import EventReader, all_runs, last_attempt
-    from fedsynth.runs.job import Job
-
-    _require_federation(folder)
-    current = Job.load(folder / "job.toml").deployed.run
-    found = []
-    for file in all_runs(folder):
-        view = last_attempt(file)
-        if view is not None and view.begun is not None:
-            facts = view.facts(EventReader(file).alive())
-            facts["tries"]["goes_on"] &= file.parent.name == current  # `deploy serve` takes up no other run
-            found.append(facts)
-    return found
 
 
 def deploy_stop(
