@@ -21,7 +21,7 @@ from tests.command import fedsynth
 from fedsynth.data.read import write_frame
 from fedsynth.deploy.backup import back_up_site
 from fedsynth.deploy.files.folder import ExchangeFolder
-from fedsynth.deploy.progress import EventLog, WorkAdvanced, ending
+from fedsynth.deploy.run_events import EventLog, WorkAdvanced, ending
 from fedsynth.errors import FedsynthError, explained, is_fault, reason_of
 from fedsynth.federation.transport import InProcess, Recorded
 from fedsynth.files import write_private, write_whole

@@ -18,18 +18,16 @@ import pytest
 from tests.browser.test_report_page import CHROMIUM, HERE, NODE, SOME, VIEWS
 from tests.browser.test_report_page import pytestmark as needs_a_browser
 
-from fedsynth.deploy.progress import (
+from fedsynth.deploy.run_events import (
     AttemptBegun,
     AttemptEnded,
     RoundsExpected,
     RoundStarted,
-    RunView,
     SiteReplied,
     SiteReported,
     WorkAdvanced,
-    attempts,
-    lines_of,
 )
+from fedsynth.deploy.status import RunView, attempts, lines_of
 from fedsynth.deploy.watch import WatchPage
 
 pytestmark = needs_a_browser

@@ -30,7 +30,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from fedsynth.deploy.flower.local import wait_for
 from fedsynth.deploy.flower.node import FlowerNode
 from fedsynth.deploy.host.config import load_site_config
-from fedsynth.deploy.progress import events_file, last_attempt
+from fedsynth.deploy.run_events import events_file
+from fedsynth.deploy.status import last_attempt
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 

@@ -22,8 +22,9 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from fedsynth.deploy.flower.control import TABLES
 from fedsynth.deploy.flower.local import wait_for
-from fedsynth.deploy.progress import PAUSES, RunView, attempts, events_file, last_attempt
-from fedsynth.deploy.progress import EventReader as Reader
+from fedsynth.deploy.run_events import EventReader as Reader
+from fedsynth.deploy.run_events import events_file
+from fedsynth.deploy.status import PAUSES, RunView, attempts, last_attempt
 from fedsynth.privacy.cost import Budget
 
 BUDGET = Budget(1.0, 1e-6)

@@ -20,14 +20,12 @@ from tests.command import invoke
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import RUN, lay_out, of
 
-from fedsynth.deploy import progress
 from fedsynth.deploy import run as deploy_run
 from fedsynth.deploy.commands.operate import _follow
 from fedsynth.deploy.flower.control import FlowerControl
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import open_site
-from fedsynth.deploy.progress import (
-    PAUSES,
+from fedsynth.deploy.run_events import (
     AttemptBegun,
     AttemptEnded,
     AttemptResumed,
@@ -36,20 +34,16 @@ from fedsynth.deploy.progress import (
     EventReader,
     RoundsExpected,
     RoundStarted,
-    RunView,
     SiteReplied,
     SiteReported,
     Tell,
-    attempts,
     ending,
     estimate,
     events_file,
-    last_attempt,
-    line_of,
-    lines_of,
     note_complete,
     run_watched,
 )
+from fedsynth.deploy.status import PAUSES, RunView, attempts, last_attempt, line_of, lines_of
 from fedsynth.deploy.watch import WatchPage
 from fedsynth.errors import BudgetExceeded, FedsynthError, Incomplete, Interrupted, Refused, SiteLost
 from fedsynth.federation.transport import InProcess, Message, Transport
@@ -226,7 +220,7 @@ def test_a_process_that_dies_leaves_a_run_that_is_interrupted(tmp_path):
     file = tmp_path / "state" / "r" / "events.jsonl"
     begun = "run='r', method='m', trust='t', sites=('a',), least=1, deadline=9.0, fedsynth='1'"
     code = (
-        "import sys, pathlib\nfrom fedsynth.deploy.progress import AttemptBegun, EventLog\n"
+        "import sys, pathlib\nfrom fedsynth.deploy.run_events import AttemptBegun, EventLog\n"
         f"log = EventLog(pathlib.Path(sys.argv[1]), '1')\nlog.add(AttemptBegun, {begun})\n"
         "print('there', flush=True)\ninput()"
     )
@@ -395,7 +389,7 @@ def test_a_run_that_is_stopped_never_looks_as_if_it_had_disappeared(tmp_path, mo
 def test_a_run_over_files_that_cannot_write_its_events_ends_with_a_sentence(tmp_path, monkeypatch):
     root = tmp_path / "federation"
     laid_out(root)
-    monkeypatch.setattr("fedsynth.deploy.progress.UNHEARD", 1.0)
+    monkeypatch.setattr("fedsynth.deploy.status.UNHEARD", 1.0)
     shutil.rmtree(events_file(root, RUN).parent)
     events_file(root, RUN).parent.write_text("a file where the state should be")
     ended = invoke(["deploy", "run", str(root), "--exchange", str(tmp_path)])
@@ -629,8 +623,8 @@ def test_the_page_is_shown_to_who_knows_its_path_and_to_nobody_else():
 
 def test_a_program_follows_the_run_that_flower_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hears the method's progress and the end of its own attempt, and Flower's word where the run never began."""
-    monkeypatch.setattr(progress, "UNHEARD", 0.0)
-    monkeypatch.setattr(progress, "POLL", 0.01)
+    monkeypatch.setattr("fedsynth.deploy.status.UNHEARD", 0.0)
+    monkeypatch.setattr("fedsynth.deploy.status.POLL", 0.01)
     status = ("running", "")
     monkeypatch.setattr(FlowerControl, "status", lambda *_: status)
     control = FlowerControl(tmp_path)

@@ -9,16 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsynth.deploy.files.server import over_files
-from fedsynth.deploy.progress import (
-    FILES,
-    AttemptEnded,
-    EventReader,
-    RunView,
-    WorkAdvanced,
-    events_file,
-    follow,
-    run_watched,
-)
+from fedsynth.deploy.run_events import FILES, AttemptEnded, EventReader, WorkAdvanced, events_file, run_watched
+from fedsynth.deploy.status import RunView, follow
 from fedsynth.errors import FedsynthError
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.platforms import require_posix

@@ -24,7 +24,8 @@ from fedsynth.platforms import require_posix
 
 if TYPE_CHECKING:
     from fedsynth.deploy.flower.control import FlowerControl
-    from fedsynth.deploy.progress import Event, EventReader, RunView
+    from fedsynth.deploy.run_events import Event, EventReader
+    from fedsynth.deploy.status import RunView
     from fedsynth.runs.job import Job
     from fedsynth.schema import Schema
 
@@ -144,7 +145,8 @@ def deploy_run(
         Report each event as a JSON object on a line of its own. Without it: text for people.
     """
     require_posix("`fedsynth deploy run`")
-    from fedsynth.deploy.progress import EventReader, attempts, events_file
+    from fedsynth.deploy.run_events import EventReader, events_file
+    from fedsynth.deploy.status import attempts
 
     if exchange is None and (once or without):
         raise errors.InvalidParameter("--once and --without need --exchange FOLDER")
@@ -174,7 +176,7 @@ def _over_flower(
     json_: bool,
 ) -> RunView:
     from fedsynth.deploy.flower.control import FlowerControl
-    from fedsynth.deploy.progress import estimate
+    from fedsynth.deploy.run_events import estimate
 
     control = FlowerControl(folder, connection)
 
@@ -207,7 +209,7 @@ def _over_files(
     job: Job, folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
 ) -> RunView:
     from fedsynth.deploy.files.server import over_files
-    from fedsynth.deploy.progress import FILES, run_watched
+    from fedsynth.deploy.run_events import FILES, run_watched
 
     attempt = f"{FILES}{secrets.token_hex(4)}"
     run = partial(
@@ -276,7 +278,7 @@ def _uninterrupted(work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], object]) -> RunView:
-    from fedsynth.deploy.progress import RunView, follow
+    from fedsynth.deploy.status import RunView, follow
 
     view = RunView(attempt)
     with _screen(view, reader, json_) as shown:
@@ -292,7 +294,7 @@ def _screen(view: RunView, reader: EventReader, json_: bool) -> Iterator[Callabl
     from rich.live import Live
     from rich.text import Text
 
-    from fedsynth.deploy.progress import line_of, lines_of
+    from fedsynth.deploy.status import line_of, lines_of
 
     def line(event: Event) -> None:
         if json_:
@@ -326,7 +328,7 @@ def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) ->
 
 
 def _report(view: RunView, json_: bool) -> int:
-    from fedsynth.deploy.progress import end_lines
+    from fedsynth.deploy.status import end_lines
     from fedsynth.runs.folder import RunFolder
 
     assert view.ended is not None
@@ -374,7 +376,7 @@ def deploy_status(
     """
     import msgspec
 
-    from fedsynth.deploy.progress import lines_of, run_statuses
+    from fedsynth.deploy.status import lines_of, run_statuses
     from fedsynth.runs.ending import unacknowledged
 
     if watch and (all_ or json_):
@@ -396,7 +398,7 @@ def deploy_status(
 def _watch(folder: Path, port: int) -> None:
     import msgspec
 
-    from fedsynth.deploy.progress import lines_of, run_statuses
+    from fedsynth.deploy.status import lines_of, run_statuses
     from fedsynth.deploy.watch import WatchPage
 
     def shown() -> dict[str, Any]:
@@ -464,7 +466,8 @@ def deploy_stop(
 
 def _stop(folder: Path, connection: str) -> tuple[str, str] | None:
     from fedsynth.deploy.flower.control import FlowerControl
-    from fedsynth.deploy.progress import FILES, EventLog, EventReader, all_runs, events_file, last_attempt, note_stop
+    from fedsynth.deploy.run_events import FILES, EventLog, EventReader, events_file, note_stop
+    from fedsynth.deploy.status import all_runs, last_attempt
     from fedsynth.runs.job import Job
 
     control = FlowerControl(folder, connection)

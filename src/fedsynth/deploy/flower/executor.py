@@ -7,7 +7,7 @@ installed fedsynth.
 
 Rule 1: nothing that came with a task is unpacked, imported or read. Rule 2: each attempt runs in a process of its own,
 one at a time. Rule 3: who reaches the SuperLink's control API can start and stop attempts, and nothing else. Rule 4: a
-run that was interrupted (:mod:`fedsynth.deploy.progress`) is started again at the SuperLink, like any other, with a
+run that was interrupted (:mod:`fedsynth.deploy.status`) is started again at the SuperLink, like any other, with a
 limit of tries; one that ended with an error, or that somebody stopped, is not. If a person starts it at the same time,
 one attempt follows the other, and the second finds the run complete.
 """
@@ -28,19 +28,17 @@ from functools import partial
 from pathlib import Path
 
 from fedsynth.deploy.flower.control import FlowerControl, purge_after
-from fedsynth.deploy.progress import (
-    PAUSES,
+from fedsynth.deploy.run_events import (
     AttemptResumed,
     EventLog,
     EventReader,
-    RunView,
     Tell,
     events_file,
-    last_attempt,
     note_complete,
     note_stop,
     run_watched,
 )
+from fedsynth.deploy.status import PAUSES, RunView, last_attempt
 from fedsynth.errors import FedsynthError, Refused, explained, from_extra, number_of
 from fedsynth.keys import SecretBytes
 from fedsynth.platforms import is_exposed

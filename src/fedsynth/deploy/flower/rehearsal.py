@@ -19,8 +19,9 @@ from fedsynth.deploy.enrolment import AUTHORITY, Enrolment, accept, check_admiss
 from fedsynth.deploy.flower.files import site_files
 from fedsynth.deploy.flower.local import LocalFlower
 from fedsynth.deploy.flower.setup import write_federation
-from fedsynth.deploy.progress import events_file, last_attempt
 from fedsynth.deploy.roster import Admission, Invitation, JoinRequest, load
+from fedsynth.deploy.run_events import events_file
+from fedsynth.deploy.status import last_attempt
 from fedsynth.encoding import decode
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.policy import VERBS

@@ -25,7 +25,7 @@ from fedsynth.deploy.batches import in_batches
 from fedsynth.deploy.flower.control import FULL
 from fedsynth.deploy.flower.records import ASK, BUSY, pack, unpack
 from fedsynth.deploy.pace import Pace
-from fedsynth.deploy.progress import SiteState, Tell, ignore_report
+from fedsynth.deploy.run_events import SiteState, Tell, ignore_report
 from fedsynth.errors import FedsynthError, Interrupted, Refused, SiteLost
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
