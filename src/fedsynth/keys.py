@@ -9,6 +9,7 @@ Rule 2: every derived key, signature and box is bound to a context that names it
 Rule 3: a derived key serves one box or one mask only, so nonces and counters start at zero.
 Rule 4: a secret that two parties agree on never leaves them: every use is derived from it for one purpose (rule 2), so
     that what is opened for one purpose says nothing of another.
+Rule 5: a signature in a file is of its content in one canonical form (:func:`canonical`), not of its bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+import msgspec
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec.structs import replace
 
 from fedsynth.errors import InvalidParameter, Refused
 
@@ -90,6 +93,14 @@ class Keys:
         """
         return sign(self.seed, *message)
 
+    def sign_content(self, purpose: str | bytes, content: msgspec.Struct | str) -> str:
+        """Return the party's signature (hexadecimal) of a file's content, to be kept in the file or beside it.
+
+        Signed is the canonical form of ``content``, without the signature in a field ``signature`` of its own; a text
+        is signed as it is, such as the digest of a content that others sign too.
+        """
+        return self.sign(purpose, _signed_form(content)).hex()
+
     def shared(self, public: bytes, *use: str | bytes) -> bytes:
         """Return 32 bytes that only this party and the one with the keys ``public`` (64 bytes) know, for one ``use``.
 
@@ -132,6 +143,22 @@ def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
         return False
     _remember(claimed)
     return True
+
+
+def content_verified(public: bytes, signature: str, purpose: str | bytes, content: msgspec.Struct | str) -> bool:
+    """Whether ``signature`` is that of :meth:`Keys.sign_content` by the owner of the keys ``public``."""
+    return verified(public, bytes.fromhex(signature), purpose, _signed_form(content))
+
+
+def canonical(content: msgspec.Struct) -> bytes:
+    """Return the one form (JSON) in which the content of a file is signed and hashed."""
+    return msgspec.json.encode(content, order="deterministic")
+
+
+def _signed_form(content: msgspec.Struct | str) -> str | bytes:
+    if isinstance(content, str):
+        return content
+    return canonical(replace(content, signature="") if "signature" in content.__struct_fields__ else content)
 
 
 def seal(public: bytes, seed: bytes, plain: bytes, *context: str | bytes) -> tuple[bytes, bytes]:

@@ -7,9 +7,8 @@ The coordinator sends an :class:`Invitation`, the site answers with a :class:`Jo
 Rule 1: no file holds a secret. Rule 2: an invitation and a request are authentic only if sender and receiver, who read
 it out by phone, have the same fingerprint: 30 digits made from the content. A roster is signed by the coordinator,
 whose key was in the invitation; all sites compare its fingerprint with each other, since the coordinator could replace
-a site's key by one of its own. Rule 3: fingerprints and signatures are of a file's content in one canonical form, not
-of its bytes. Rule 4: a signature is bound to its purpose (:mod:`fedsynth.keys`), so that it is not
-valid for another file.
+a site's key by one of its own. Rule 3: a fingerprint is, like a signature (:mod:`fedsynth.keys`), of a file's content
+in one canonical form, not of its bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from fedsynth.errors import FedsynthError, said
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.files import load_toml
-from fedsynth.keys import Keys, sign, verified
+from fedsynth.keys import Keys, canonical, content_verified
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -84,7 +83,7 @@ class InvitedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the terms."""
-        return hashlib.sha256(_canonical(self)).hexdigest()
+        return hashlib.sha256(canonical(self)).hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -124,12 +123,12 @@ class JoinRequest(_OfSite, frozen=True, tag="request"):
 
     def sign(self, secret: bytes) -> JoinRequest:
         """Return a copy signed with the identity key of ``secret`` (32 bytes)."""
-        return msgspec.structs.replace(self, signature=sign(Keys(secret).seed, "join request", self._body).hex())
+        return msgspec.structs.replace(self, signature=Keys(secret).sign_content("join request", self))
 
     @property
     def signed(self) -> bool:
         """Whether the request is signed with the key in ``identity``."""
-        return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), "join request", self._body)
+        return content_verified(bytes.fromhex(self.identity), self.signature, "join request", self)
 
     @property
     def tls_key(self) -> ec.EllipticCurvePublicKey:
@@ -182,10 +181,6 @@ class JoinRequest(_OfSite, frozen=True, tag="request"):
         """Fingerprint of the request: of site, terms and keys, without the random signatures."""
         return fingerprint("join request", " ".join((self.terms, self.site, *self.keys)).encode())
 
-    @property
-    def _body(self) -> bytes:
-        return _canonical(msgspec.structs.replace(self, signature=""))
-
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A site of a :class:`Roster`, with two keys of its :class:`JoinRequest`."""
@@ -224,7 +219,7 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of terms, names and keys: what coordinator and sites sign."""
-        return hashlib.sha256(_canonical(self)).hexdigest()
+        return hashlib.sha256(canonical(self)).hexdigest()
 
     @property
     def fingerprint(self) -> str:
@@ -233,7 +228,7 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def signed(self, coordinator: Keys) -> SignedRoster:
         """Return the roster with the signature of ``coordinator``; no site has signed it yet."""
-        return SignedRoster(self, coordinator.sign(_ROSTER, self.digest).hex())
+        return SignedRoster(self, coordinator.sign_content(_ROSTER, self.digest))
 
 
 class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="roster"):
@@ -248,7 +243,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
 
     def check(self, coordinator: bytes) -> None:
         """Raise :class:`FedsynthError` unless ``coordinator`` (64 bytes) and the accepting sites signed the roster."""
-        if not verified(coordinator, bytes.fromhex(self.signature), _ROSTER, self.roster.digest):
+        if not content_verified(coordinator, self.signature, _ROSTER, self.roster.digest):
             raise FedsynthError(
                 "the roster is not signed by the coordinator of this federation, or was changed; ask the coordinator "
                 "for it again, and compare fingerprints"
@@ -279,7 +274,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
         keys = Keys(secret)
         if self.roster.identities.get(site) != keys.identity:
             raise FedsynthError(f"the key of {site} in the roster is not this site's own; ask the coordinator why")
-        signature = sign(keys.seed, "roster", self.roster.digest).hex()
+        signature = keys.sign_content("roster", self.roster.digest)
         return self.merged(msgspec.structs.replace(self, accepted={site: signature}))
 
     @property
@@ -289,8 +284,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
 
     def _check(self, name: str, signature: str) -> None:
         keys = self.roster.identities
-        digest = self.roster.digest
-        if name not in keys or not verified(keys[name], bytes.fromhex(signature), "roster", digest):
+        if name not in keys or not content_verified(keys[name], signature, "roster", self.roster.digest):
             raise FedsynthError(f"the signature of {name!r} is not by its key in this roster; ask {name} for it again")
 
 
@@ -340,7 +334,3 @@ def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _
         what = f"it is {found[0]}. {found[1]}" if found else "pass the file that was sent to you, unchanged"
         raise FedsynthError(f"{path} is neither {_KINDS[kind][0]} nor {_KINDS[other][0]}: {what}")
     return load(path, kind) if known[tag] is kind else load(path, other)
-
-
-def _canonical(content: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(content, order="deterministic")

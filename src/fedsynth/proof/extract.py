@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fedsynth.files import load_json
-from fedsynth.keys import Keys, sign, verified
+from fedsynth.keys import Keys, content_verified
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Cost, Neighbours, Unit
 
@@ -57,7 +57,7 @@ class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def signed(self) -> bool:
         """Whether the owner of the key ``identity`` signed all other fields; it does not show whose key that is."""
-        return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), _CONTEXT, self.signed_bytes)
+        return content_verified(bytes.fromhex(self.identity), self.signature, _CONTEXT, self)
 
     def to_json(self) -> bytes:
         """Return the content of the extract's file (indented JSON, UTF-8)."""
@@ -68,11 +68,6 @@ class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Read an extract from a file, without verifying it; raises :class:`FedsynthError` for any other file."""
         mend = "have the site print it with this version: fedsynth account --extract"
         return load_json(path, cls, "an account extract", mend)
-
-    @property
-    def signed_bytes(self) -> bytes:
-        """The bytes that are signed: the JSON of everything but the signature."""
-        return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
 
 
 def extract(account: Book, secret: bytes, site: str, run: str, coordinator: bytes) -> AccountExtract:
@@ -113,6 +108,6 @@ def extract(account: Book, secret: bytes, site: str, run: str, coordinator: byte
 
 def sign_extract(content: AccountExtract, secret: bytes) -> AccountExtract:
     """Return an extract with the identity and the signature of the site that has this ``secret`` (32 bytes)."""
-    content = msgspec.structs.replace(content, identity=Keys(secret).identity.hex())
-    signature = sign(Keys(secret).seed, _CONTEXT, content.signed_bytes)
-    return msgspec.structs.replace(content, signature=signature.hex())
+    keys = Keys(secret)
+    content = msgspec.structs.replace(content, identity=keys.identity.hex())
+    return msgspec.structs.replace(content, signature=keys.sign_content(_CONTEXT, content))

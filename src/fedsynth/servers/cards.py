@@ -12,6 +12,7 @@ import tomli_w
 from fedsynth.deploy.roster import fingerprint
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, write_whole
+from fedsynth.keys import canonical
 from fedsynth.servers.links import ServerCard
 from fedsynth.servers.shares import SERVERS, check_publics
 
@@ -37,7 +38,7 @@ class ServerCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def card_fingerprint(card: ServerCard) -> str:
     """Return 30 digits that identify a server's card, for a comparison by phone."""
-    return fingerprint("compute server", msgspec.json.encode(card, order="deterministic"))
+    return fingerprint("compute server", canonical(card))
 
 
 def write_card(path: Path, card: ServerCard) -> None:
