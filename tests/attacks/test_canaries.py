@@ -33,7 +33,7 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import Released, Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import TrustedVault
-from fedsynth.federation.wire import Reply
+from fedsynth.federation.wire import Reply, Request
 from fedsynth.methods.aim import AIM
 from fedsynth.methods.bayes import FedChowLiu
 from fedsynth.methods.flaim import AugFLAIM
@@ -141,14 +141,16 @@ def listen(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     """Let the adversary hear every released sum, every site's own answer, and what a vault opens."""
     released, opened = Federation._sum, TrustedVault.open
 
-    def hear(federation: Federation, query: Query, outcome: Released) -> Sum:
+    def hear(federation: Federation, request: Request, outcome: Released) -> Sum:
+        query = request.query
+        assert isinstance(query, Query)
         if outcome.sites == ("canary",):  # a site's own answer
             mine = Seen(NOBODY)
             mine.receive(query, outcome.values, outcome.std)
             seen.fit, seen.weight, seen.sums = seen.fit + mine.fit, seen.weight + mine.weight, seen.sums + 1
         elif "canary" in outcome.sites:
             seen.receive(query, outcome.values, outcome.std)
-        return released(federation, query, outcome)
+        return released(federation, request, outcome)
 
     def look(vault: TrustedVault, query: Counts, share: float) -> tuple[list[Any], list[float]]:
         tables, stds = opened(vault, query, share)

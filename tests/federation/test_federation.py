@@ -73,7 +73,7 @@ def network() -> Faulty:
 def test_without_noise_a_sum_is_the_pooled_table(trust):
     found = start(trust=trust, budget=NONE).sum(QUERY, 1.0)
     assert (found.values == exact(QUERY, tables(5))).all()
-    assert found.std == 0
+    assert (found.std, found.noise) == (0, "exact")
     assert [part.shape for part in found.tables] == [(2,), (4, 10)]
     assert found.sites == tuple(f"site-{k:03d}" for k in range(5))
 
@@ -90,6 +90,8 @@ def test_the_noise_of_a_sum_has_the_stated_standard_deviation(trust, budget):
     assert found.std == pytest.approx(noise.std(), rel=0.12)
     assert abs(noise.mean()) < 5 * found.std / math.sqrt(noise.size)
     assert found.stds == [found.std] * 300
+    assert found.noise == ("laplace" if budget.pure else "gaussian")
+    assert abs(np.corrcoef(noise[:-1], noise[1:])[0, 1]) < 5 / math.sqrt(noise.size)  # independent from cell to cell
     spent = network.epsilon if budget.pure else network.rho
     assert list(spent.values()) == pytest.approx([budget.epsilon if budget.pure else budget.rho] * 5)
 
@@ -171,7 +173,7 @@ def test_each_site_answers_with_its_own_noise_in_full(trust):
     assert list(found) == list(network.doors)
     for (site, one), rows in zip(found.items(), held, strict=True):
         noise = noise_of(one.values, query, [rows])
-        assert one.sites == (site,)
+        assert (one.sites, one.noise) == ((site,), "gaussian")
         assert one.std == pytest.approx(LocalNoise().std(federation.ledger.entries[0].release, _norms(100), 1))
         assert noise.std() == pytest.approx(one.std, rel=0.15)
     # The noise is in the message already, whoever reads it.

@@ -71,6 +71,7 @@ from fedsynth.privacy.release import (
     SampledGaussian,
     deposit_for,
     draw_for,
+    kind_of,
     noise_for,
     sampled_for,
 )
@@ -105,6 +106,11 @@ class Sum:
     cell of each part. ``values`` is the same answer as flat integers, shape ``(cells,)``, with noise of standard
     deviation ``std`` in each. ``std`` and ``stds`` leave out noise that sites add within their training
     (:meth:`Federation.average`). ``sites`` are the names of the sites in the sum.
+
+    ``noise`` is the kind of the release (:func:`~fedsynth.privacy.release.kind_of`): "gaussian", also "sampled" where
+    rows are sampled, "laplace", and without noise "exact" or "public". Where each site adds noise of its own, theirs
+    adds up, so that a sum of "laplace" has the law of as many. The noise is independent from cell to cell of
+    ``values``, and from sum to sum: its covariance is ``std`` squared times the identity.
     """
 
     query: Query
@@ -113,6 +119,7 @@ class Sum:
     values: Integers
     std: float
     sites: tuple[str, ...]
+    noise: str
 
 
 class VaultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -520,7 +527,7 @@ class Federation:
         for _, reply in self._exchange([(site, request) for site in self.sites]):
             values = self._numbers(reply, entry.cells, *self._range(query, reply.site, release))
             if values is not None:
-                found[reply.site] = self._sum(query, Released((reply.site,), entry.std * query.unit, values))
+                found[reply.site] = self._sum(request, Released((reply.site,), entry.std * query.unit, values))
         self._require(found, self.sites)
         return found
 
@@ -575,10 +582,11 @@ class Federation:
         settled: _Recorded = found if first == written else decode(first, type(found))
         return settled
 
-    def _sum(self, query: AnyQuery, released: Released) -> Sum:
+    def _sum(self, request: Request, released: Released) -> Sum:
+        query, noise = request.query, kind_of(request.head.release)
         assert isinstance(query, Query)
         tables, stds = query.split(self.schema, released.values), query.stds(released.std)
-        return Sum(query, tables, stds, released.values, released.std, released.sites)
+        return Sum(query, tables, stds, released.values, released.std, released.sites, noise)
 
     def _summed(
         self, verb: Verb, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None
@@ -602,7 +610,7 @@ class Federation:
             raise self._lost(str(error)) from error
         # Check before a release is recorded: a recorded sum of too few sites could not be replaced.
         self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
-        return [self._sum(of.query, self._first(of.question, one)) for of, one in found if one is not None]
+        return [self._sum(of, self._first(of.question, one)) for of, one in found if one is not None]
 
     def _refuse_unknown(self, asked: Collection[str]) -> None:
         if unknown := sorted(set(asked) - set(self.sites)):
