@@ -107,10 +107,8 @@ class Sum:
     deviation ``std`` in each. ``std`` and ``stds`` leave out noise that sites add within their training
     (:meth:`Federation.average`). ``sites`` are the names of the sites in the sum.
 
-    ``noise`` is the kind of the release (:func:`~fedsynth.privacy.release.kind_of`): "gaussian", also "sampled" where
-    rows are sampled, "laplace", and without noise "exact" or "public". Where each site adds noise of its own, theirs
-    adds up, so that a sum of "laplace" has the law of as many. The noise is independent from cell to cell of
-    ``values``, and from sum to sum: its covariance is ``std`` squared times the identity.
+    The noise of the ``release`` is independent from cell to cell of ``values``, and from sum to sum: its covariance is
+    ``std`` squared times the identity, or slightly less (:func:`~fedsynth.privacy.noise.noise_std`).
     """
 
     query: Query
@@ -119,7 +117,15 @@ class Sum:
     values: Integers
     std: float
     sites: tuple[str, ...]
-    noise: str
+    release: Release
+
+    @property
+    def noise(self) -> str:
+        """Kind of the noise: "gaussian", "sampled" (Gaussian, on sampled rows), "laplace", or none: "exact", "public".
+
+        Where each site adds noise of its own, theirs adds up: under "laplace", the law is that of such a sum.
+        """
+        return kind_of(self.release)
 
 
 class VaultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -583,10 +589,10 @@ class Federation:
         return settled
 
     def _sum(self, request: Request, released: Released) -> Sum:
-        query, noise = request.query, kind_of(request.head.release)
+        query = request.query
         assert isinstance(query, Query)
         tables, stds = query.split(self.schema, released.values), query.stds(released.std)
-        return Sum(query, tables, stds, released.values, released.std, released.sites, noise)
+        return Sum(query, tables, stds, released.values, released.std, released.sites, request.head.release)
 
     def _summed(
         self, verb: Verb, per_site: Mapping[str, Sequence[Query]], share: Share, weights: Weights | None
