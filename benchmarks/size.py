@@ -23,20 +23,20 @@ _SILENT = {
 }
 
 
-def code_lines(source: str) -> int:
-    """Return the number of code lines of a module, without imports, blank lines, comments and docstrings."""
-    held: set[int] = set()
+def code_lines(source: str) -> set[int]:
+    """Return the numbers of a module's lines of code: without imports, blank lines, comments and docstrings."""
+    code: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _SILENT:
-            held.update(range(token.start[0], token.end[0] + 1))
+            code.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
         is_text = (
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         )
         if is_text or isinstance(node, ast.Import | ast.ImportFrom):
             assert isinstance(node, ast.stmt)
-            held.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return len(held)
+            code.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return code
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
     sizes: Counter[str] = Counter()
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root)
-        sizes[inside.parts[0] if len(inside.parts) > 1 else "."] += code_lines(path.read_text(encoding="utf-8"))
+        sizes[inside.parts[0] if len(inside.parts) > 1 else "."] += len(code_lines(path.read_text(encoding="utf-8")))
     for folder, lines in sizes.most_common():
         print(f"{lines:6,}  {folder}")
     print(f"{sum(sizes.values()):6,}  in all")

@@ -145,15 +145,20 @@ def compare(
     )
     table = rows if isinstance(rows, Table) else encode(schema, rows)
     table.require_rows("the table")
+    return _measured(described, table, progress)
+
+
+def _measured(described: spec.Spec, table: Table, progress: bool | Progress) -> MethodComparison:
+    """Run every cell of a grid on the rows of a table, and return its scores."""
     lines = []
-    every = spec.cases(described)
+    cases = spec.cases(described)
     with shown(progress) as report:
-        for number, case in enumerate(every):
+        for number, case in enumerate(cases):
             cell = case.cell
             for name, value in grid.measure(case, table).items():
                 if metric := name.partition(": ")[2]:
                     lines.append((cell.method, cell.trust, cell.epsilon, cell.arm, cell.seed, metric, value))
-            report("runs", number + 1, len(every))
+            report("runs", number + 1, len(cases))
     return MethodComparison(
         pd.DataFrame(lines, columns=["method", "trust", "epsilon", "arm", "seed", "metric", "value"])
     )

@@ -145,16 +145,8 @@ def federate(
         largest_stored=2**60,  # a simulation stores in memory, and large replies not at all
         coordinator_sees_exact_counts=True,
     )
-    sites = []
-    for name, table in encoded.items():
-        secret = secrets[name]
-        # The sites of a resumed run are new objects, which must draw the same salts again.
-        account = Book(
-            entropy=_seeded(secret),
-            clock=now if seed is None else _beginning,
-        )
-        digest = rows_digest(secret, table.digest)
-        sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
+    clock = now if seed is None else _beginning
+    sites = [_site(name, table, policy, secrets[name], clock, coordinator.public) for name, table in encoded.items()]
     channel = transport(sites)
     if transcript is not None:
         channel = recorded = Recorded(channel, transcript, kinds)
@@ -181,6 +173,15 @@ def federate(
         typed_elsewhere=have_types(listed_tables, schema, person),
         progress=progress,
     )
+
+
+def _site(
+    name: str, table: Table, policy: Policy, secret: bytes, clock: Callable[[], datetime], coordinator: bytes
+) -> Site:
+    """Return a simulated site, whose account is kept in memory."""
+    # The sites of a resumed run are new objects, which must draw the same salts again.
+    account = Book(entropy=_seeded(secret), clock=clock)
+    return Site(name, table, policy, account, secret, coordinator, rows_digest(secret, table.digest))
 
 
 def have_types(tables: Iterable[object], schema: Schema, person: str = "") -> bool:
