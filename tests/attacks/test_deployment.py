@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.attacks.world import SCHEMA, table
-from tests.deploy.flower_world import RUN, FlowerWorld, lay_out, spent
+from tests.deploy.flower_world import RUN, FlowerWorld, connected_world, lay_out, spent
 from tests.world import contingency
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -79,15 +79,7 @@ def tables() -> Mapping[str, Table]:
     return {name: table(60, seed) for seed, name in enumerate(SITES)}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
-    """Give two connected nodes."""
-    world = FlowerWorld(tmp_path_factory.mktemp("flower"), SITES)
-    try:
-        world.start()
-        yield world
-    finally:
-        world.stop()
+world = connected_world(SITES)
 
 
 @pytest.fixture(scope="module")

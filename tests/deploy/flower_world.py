@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +293,21 @@ class FlowerWorld(LocalFlower):
     def deploy_run(self, root: Path, *options: str) -> subprocess.Popen[str]:
         """Start ``fedsynth deploy run`` for a laid-out federation."""
         return self.deploy("run", root, "--database", str(self.folder / "state.db"), *options)
+
+
+def connected_world(sites: Sequence[str]) -> Any:
+    """Return the fixture ``world`` of a file of tests, for all of them: a world whose sites are connected."""
+
+    @pytest.fixture(scope="module", name="world")
+    def connected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
+        world = FlowerWorld(tmp_path_factory.mktemp("flower"), sites)
+        try:
+            world.start()
+            yield world
+        finally:
+            world.stop()
+
+    return connected
 
 
 def children(parent: int) -> list[int]:

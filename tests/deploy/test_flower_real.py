@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.deploy.flower_world import RUN, FlowerWorld, lay_out, product, spent
+from tests.deploy.flower_world import RUN, FlowerWorld, connected_world, lay_out, product, spent
 from tests.deploy.recomputing import keep_salts, recomputed
 from tests.public_data import FOLDER
 
@@ -62,15 +62,7 @@ def adult() -> Mapping[str, Table]:
     return dict(zip(SITES, split(table, len(SITES), Quantity(2.0), np.random.default_rng(0)), strict=True))
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
-    """Four connected nodes."""
-    world = FlowerWorld(tmp_path_factory.mktemp("flower"), SITES)
-    try:
-        world.start()
-        yield world
-    finally:
-        world.stop()
+world = connected_world(SITES)
 
 
 def begin(world: FlowerWorld, root: Path, tables: Mapping[str, Table], trust: str, method: str, **options: Any) -> str:

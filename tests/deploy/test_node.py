@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.world import SCHEMA, table
-from tests.deploy.flower_world import RUN, FlowerWorld, accounts, children, lay_out, spent
+from tests.deploy.flower_world import RUN, FlowerWorld, accounts, children, connected_world, lay_out, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -56,15 +56,7 @@ def tables() -> Mapping[str, Table]:
     return {name: table(60, seed) for seed, name in enumerate(SITES)}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
-    """Give three connected sites."""
-    world = FlowerWorld(tmp_path_factory.mktemp("flower"), SITES)
-    try:
-        world.start()
-        yield world
-    finally:
-        world.stop()
+world = connected_world(SITES)
 
 
 @contextlib.contextmanager

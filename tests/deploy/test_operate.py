@@ -8,13 +8,13 @@ import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.attacks.world import SCHEMA, table
-from tests.deploy.flower_world import RUN, FlowerWorld, children, lay_out, spent
+from tests.deploy.flower_world import RUN, FlowerWorld, children, connected_world, lay_out, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -40,15 +40,7 @@ def tables() -> Mapping[str, Table]:
     return {name: table(60, seed) for seed, name in enumerate(SITES)}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
-    """Two connected nodes."""
-    world = FlowerWorld(tmp_path_factory.mktemp("flower"), SITES)
-    try:
-        world.start()
-        yield world
-    finally:
-        world.stop()
+world = connected_world(SITES)
 
 
 def messages(root: Path) -> dict[str, list[bytes]]:

@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.world import SCHEMA, random_table
-from tests.deploy.flower_world import RUN, FlowerWorld, children, lay_out, product, spent
+from tests.deploy.flower_world import RUN, FlowerWorld, children, connected_world, lay_out, product, spent
 from tests.deploy.recomputing import keep_salts, recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -32,15 +31,7 @@ SITES = ("north", "south", "east")
 pytestmark = pytest.mark.deployment
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
-    """Three connected nodes."""
-    world = FlowerWorld(tmp_path_factory.mktemp("flower"), SITES)
-    try:
-        world.start()
-        yield world
-    finally:
-        world.stop()
+world = connected_world(SITES)
 
 
 def started(world: FlowerWorld, root: Path, trust: str = "secure", **options: Any) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.deploy.flower_world import RUN, FlowerWorld, accounts, lay_out, product
+from tests.deploy.flower_world import RUN, FlowerWorld, accounts, connected_world, lay_out, product
 from tests.deploy.recomputing import keep_salts, recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -37,15 +37,7 @@ def tables() -> Mapping[str, Table]:
     return dict(zip(SITES, split(table, len(SITES), Quantity(2.0), np.random.default_rng(0)), strict=True))
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerWorld]:
-    """Three connected nodes."""
-    world = FlowerWorld(tmp_path_factory.mktemp("flower"), SITES)
-    try:
-        world.start()
-        yield world
-    finally:
-        world.stop()
+world = connected_world(SITES)
 
 
 @pytest.mark.parametrize(
