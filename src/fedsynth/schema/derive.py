@@ -51,11 +51,9 @@ from fedsynth.schema.forms import (
     Difference,
     Identifier,
     Lookup,
-    Product,
     Stored,
     StoredDifference,
     StoredRatio,
-    Sum,
     microseconds_of,
 )
 
@@ -457,12 +455,9 @@ def computed_values(column: Column, form: Computed, values: Values, columns: Map
         return leads[values[form.lookup]]
     operands = [values[name] for name in form.operands]
     found: NDArray[Any]
-    match form:
-        case Sum():
-            found = np.sum(operands, axis=0)
-        case Product():
-            found = np.prod(operands, axis=0)
-        case Difference():
-            found = (operands[0] - operands[1]) / _step(column, form, *(columns[name] for name in form.operands))
+    if isinstance(form, Difference):
+        found = (operands[0] - operands[1]) / _step(column, form, *(columns[name] for name in form.operands))
+    else:
+        found = form.combine.reduce(operands, axis=0)
     assert isinstance(column, Numeric)
     return np.rint(found * column.per_unit) / column.per_unit + 0.0 if column.per_unit else found

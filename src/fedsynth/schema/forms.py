@@ -58,8 +58,8 @@ class Relation(Declared, frozen=True, omit_defaults=True, tag_field="relation"):
     """Base class of the relations by which a column follows from others, in its entry ``stored`` or ``computed``.
 
     In a schema file, a relation is a table of entries; the one with the operands has the relation's tag as its key. A
-    further relation is a class with a tag of its own in the union :data:`Stored` or :data:`Computed`. Raises
-    :class:`SchemaError` for invalid operands.
+    further relation is a class with a tag of its own in the union :data:`Stored` or :data:`Computed`; one of several
+    numbers has the function of two numbers that ``combine`` them. Raises :class:`SchemaError` for invalid operands.
     """
 
     most: ClassVar[int] = 2
@@ -119,6 +119,7 @@ class Sum(Relation, frozen=True, tag="sum"):
     """
 
     most = 64
+    combine: ClassVar[np.ufunc] = np.add
     operands: tuple[str, ...] = field(name="sum")
 
 
@@ -136,6 +137,7 @@ class Product(Relation, frozen=True, tag="product"):
     """Declares that a column is the product of the numeric columns ``operands``, as in :class:`Sum`."""
 
     most = 64
+    combine: ClassVar[np.ufunc] = np.multiply
     operands: tuple[str, ...] = field(name="product")
 
 
