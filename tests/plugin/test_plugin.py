@@ -1,4 +1,4 @@
-"""A package of its own, installed beside fedsynth, adds a method, a query, a source and a metric."""
+"""A package of its own, installed beside fedsynth, adds a method, a query, a source and metrics."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def fedsynth(*arguments: object, paths: tuple[Path, ...], cwd: Path) -> subproce
     beside = [str(path) for path in paths] + [path for path in sys.path if path]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(beside)}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=cwd)
+
+
+def package(folder: Path, entries: str) -> Path:
+    """Return a folder beside which an installed package has these entry points."""
+    described = folder / "rival-2.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text("Name: rival\nVersion: 2.0\n")
+    (described / "entry_points.txt").write_text(entries)
+    return folder
 
 
 def answer(*arguments: object, paths: tuple[Path, ...], cwd: Path) -> Any:
@@ -95,19 +104,59 @@ def test_it_is_planned_compared_and_deployed_like_any_other(installed, tmp_path)
     }
     assert joined("federation")["kinds"] == {"toy-column": "fedsynth_toy.method:ColumnCounts"}
     assert "kinds" not in joined("usual")
+    file = tmp_path / "north-of-federation" / "site.toml"
+    rows = file.read_text().replace('"rows.csv"', '"toy://300"').replace("# rows_are_persons", "rows_are_persons")
+    for mode in ("", "streamed = true\n"):
+        file.write_text(rows.replace("[source]\n", f"[source]\n{mode}"))
+        checked = json.loads(fedsynth("site", "check", file.parent, "--json", **here).stdout)
+        assert [check["state"] for check in checked["checks"] if check["name"] == "rows"] == ["ok"], checked
 
 
-def test_its_metric_and_its_method_are_benchmarked(installed, tmp_path):
+def test_a_source_is_read_like_a_file_and_has_to_be_one(installed, tmp_path):
+    here: dict[str, Any] = {"paths": (installed, package(tmp_path, "[fedsynth.sources]\nplace = pathlib:Path\n"))}
+    answer("schema", "draft", "toy://300", "--out", "schema.toml", cwd=tmp_path, **here)
+    checked = answer("schema", "check", "toy://300", "--schema", "schema.toml", cwd=tmp_path, **here)
+    assert (checked["rows"], checked["left_out"]) == (300, 0)
+    refused = fedsynth("schema", "check", "place://x", "--schema", "schema.toml", cwd=tmp_path, **here)
+    assert refused.returncode == 6
+    assert "pathlib:Path opens place://x as a" in refused.stderr
+    assert "not as a fedsynth.rows.Source" in refused.stderr
+
+
+def test_a_method_of_ones_own_is_one_file(tmp_path):
+    shutil.copy(HERE.parents[1] / "examples" / "own_method.py", tmp_path)
+    here: dict[str, Any] = {"paths": (tmp_path,), "cwd": tmp_path}
+    answer("example", "patients.csv", "--schema", "agreed.toml", **here)
+    run = ("--data", "patients.csv", "--schema", "agreed.toml", "--sites", 3, "--set", "target=readmitted", *BUDGET)
+    done = answer("simulate", *run, "--method", "own_method:Star", "--set", "iterations=20", "--out", "run", **here)
+    assert {entry["kind"] for entry in done["ledger"]["entries"]} == {"counts"}
+
+
+def test_a_metric_has_a_name_in_evaluations(installed, tmp_path):
+    code = (
+        "import fedsynth; from fedsynth.datasets import patients, patients_schema; "
+        "found = fedsynth.evaluate(patients(200, 0), train=patients(200, 1), schema=patients_schema(), "
+        "metrics=['toy-means']); print(*{score.name for score in found.scores})"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), *filter(None, sys.path)])}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
+    assert done.stdout == "means of codes\n"
+
+
+def test_its_metrics_and_its_method_are_benchmarked(installed, tmp_path):
     here: dict[str, Any] = {"paths": (installed,), "cwd": tmp_path}
     answer("simulate", "--data", "toy://300", "--sites", 3, *BUDGET, "--out", "run", **here)
     (tmp_path / "spec.toml").write_text(
         'seeds = 1\n[datasets.toy]\nfile = "run/synthetic.csv"\nschema = "run/schema.toml"\n'
-        f'[metrics.toy-mean]\n[[grid]]\nmethods = ["toy", "by class"]\nepsilon = 2\ndelta = 1e-6\nsites = 2\n'
+        "[metrics.toy-mean]\n[metrics.toy-means]\n"
+        '[[grid]]\nmethods = ["toy", "by class"]\nepsilon = 2\ndelta = 1e-6\nsites = 2\n'
         f'[methods."by class"]\nmethod = "{CLASS}"\noptions = {{ more = 1.0 }}\n'
     )
     answer("bench", "spec.toml", "--out", "results", "--jobs", 1, "--data-dir", ".", **here)
     results = (tmp_path / "results" / "results.jsonl").read_text()
     assert "toy-mean: age" in results
+    assert "toy-means" in results
     assert "by class" in results
     assert '"error"' not in results
 
@@ -127,12 +176,8 @@ def test_what_is_not_there_or_no_method_is_said(installed, tmp_path):
 
 
 def test_two_packages_with_one_name_are_an_error_that_says_which(installed, tmp_path):
-    other = tmp_path / "other"
-    described = other / "rival-2.0.dist-info"
-    described.mkdir(parents=True)
-    (described / "METADATA").write_text("Name: rival\nVersion: 2.0\n")
     entries = "[fedsynth.methods]\ntoy = rival:Toy\noneshot = rival:OneShot\n[fedsynth.sources]\ntoy = rival:open\n"
-    (described / "entry_points.txt").write_text(entries)
+    other = package(tmp_path / "other", entries)
     run = ("simulate", *BUDGET, "--data", "toy://9", "--out", "run", "--method")
     for method, names in (("toy", ("fedsynth-toy", "rival")), ("oneshot", ("fedsynth", "rival"))):
         done = fedsynth(*run, method, paths=(installed, other), cwd=tmp_path)

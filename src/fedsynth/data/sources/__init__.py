@@ -56,7 +56,9 @@ def _opened(text: str, folder: Path) -> Source:
 
         return parse_address(text)
     if mark and (entry := installed("fedsynth.sources", _DATABASES, scheme).get(scheme)):
-        source: Source = load(entry)(text)
+        source = load(entry)(text)
+        if not isinstance(source, Source):
+            raise Unsupported(f"{entry.value} opens {text} as a {type(source).__name__}, not as a fedsynth.rows.Source")
         return source
     if mark:
         raise Unsupported(f"no source for {scheme}:// is installed; use a file, or postgresql://...?table=schema.name")
