@@ -23,7 +23,6 @@ import numpy as np
 from fedsynth.cliques import Clique, Workload, all_marginals, downward_closure, integer_weights, weights
 from fedsynth.errors import InvalidParameter, positive, whole
 from fedsynth.federation.query import MOST_ROWS, Counts
-from fedsynth.federation.trust import sums_of
 from fedsynth.methods.flaim_scores import (
     GRID,
     MOST_ITERATIONS,
@@ -159,6 +158,8 @@ class FLAIMState:
         Sites that do not answer are left out of the run. Raises :class:`Unsupported`, before anything is spent, under a
         trust model without noisy sums over sites.
         """
+        from fedsynth.federation.trust import sums_of  # loads cryptography, which the module of a question must not
+
         sums_of(federation.trust)
         records, spent = site_records(federation, settings.size_share)
         federation = replace(federation, sites=tuple(site for site in federation.sites if site in records))
