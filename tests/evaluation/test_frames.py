@@ -207,7 +207,7 @@ def test_benchmarks_and_evaluations_measure_the_same_under_one_name():
         theirs = theirs[parts.get(name, "")] if isinstance(theirs, dict) else theirs
         assert theirs == pytest.approx(value_of(every[parts.get(name, "")]), abs=slack), name
         compared += 1
-    assert compared == 21
+    assert compared >= 21
     with pytest.warns(DataWarning, match="200 of the 200 hold-out rows are among the real rows"):
         scores = find_metric("exact-matches")(run)  # like every score that has no measure of its own
     assert isinstance(scores, dict)
