@@ -528,7 +528,7 @@ def test_independent_columns_stay_independent_however_many_were_drawn_before(kin
         model = MarkovRandomField((size,) * columns, float(rows), alone, [np.zeros(size)] * columns)
     else:
         order = tuple(range(columns))
-        counts = {(column,): np.full(size, rows / size) for column in order}
+        counts: dict[tuple[int, ...], Any] = {(column,): np.full(size, rows / size) for column in order}
         model = BayesianNetwork.of_tables(Structure(order, ((),) * columns), counts, float(rows))
     drawn = model.sample(rows, np.random.default_rng(0))
     expected = rows / size**2
