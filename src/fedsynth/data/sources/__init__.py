@@ -58,7 +58,10 @@ def _opened(text: str, folder: Path) -> Source:
     if mark and (entry := installed("fedsynth.sources", _DATABASES, scheme).get(scheme)):
         source = load(entry)(text)
         if not isinstance(source, Source):
-            raise Unsupported(f"{entry.value} opens {text} as a {type(source).__name__}, not as a fedsynth.rows.Source")
+            raise Unsupported(
+                f"{entry.value} opens {text} as a {type(source).__name__}, not as a fedsynth.rows.Source; update its "
+                "package, or export the table to a file"
+            )
         return source
     if mark:
         raise Unsupported(f"no source for {scheme}:// is installed; use a file, or postgresql://...?table=schema.name")
