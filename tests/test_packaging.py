@@ -160,6 +160,7 @@ PLAIN = [
     ("simulate", f"--data patients.csv {RUN} --out run", 0),
     ("demo", "--out demo", 6),
     ("evaluate", "patients.csv run/synthetic.csv --schema schema.toml --holdout patients.csv --out scores", 6),
+    ("augment", "patients.csv run/synthetic.csv --schema schema.toml --target readmitted --out augmented", 6),
     ("report", "run", 6),
     ("sample", "run/model.fedsynth --rows 10 --out more.csv", 0),
     ("prove", "run", 0),
