@@ -244,6 +244,7 @@ _PUBLIC = {  # fields with such names that hold nothing secret
     "AuditRow.key": "the digest of a question",
     "Charge.key": "the digest of a question",
     "AccountCharge.key": "the digest of a question",
+    "ChargedQuestion.key": "the digest of a question",
 }
 
 
