@@ -63,7 +63,6 @@ smartquotes = False  # else --out becomes a dash
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 autosummary_generate = True
 autosummary_ignore_module_all = False
 napoleon_google_docstring = False

@@ -243,7 +243,7 @@ def api() -> dict[str, str]:
         _title("Methods", "-"),
         _summary(f"{kind.__module__}.{kind.__name__}" for kind in kinds),
         _title("Trusts", "-"),
-        _summary(place.replace(":", ".") for place in TRUSTS.values()),
+        _summary(facts.place.replace(":", ".") for facts in TRUSTS.values()),
         _title("Errors", "-"),
         _summary(
             f"fedsynth.errors.{name}"
