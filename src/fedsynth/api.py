@@ -132,8 +132,8 @@ def fit(
         A method's name, or its object. ``options`` are its options by name, of columns by the column's name.
     trust
         Who adds the noise: "trusted", "local", "secure" or "three-servers", or a trust's object; if it is empty,
-        :func:`~fedsynth.trusts.default_trust` of the number of sites. ``trust_options`` are its settings by
-        name, such as ``{"min_honest": 3}``.
+        :func:`~fedsynth.trusts.default_trust` of the number of sites. ``trust_options`` are its settings by name, such
+        as ``{"min_honest": 3}``.
     target
         The column to predict, for methods that have an option of this name.
     rows_per_person, sites_per_person
@@ -194,8 +194,8 @@ def fit(
         declared(type(built), job.method).check_trust(job.trust)
     rows = {name: _rows(name, one, schema, person) for name, one in sites.items()}
     with shown(progress) as report:
-        agreed = job.build_trust() if isinstance(trust, str) else trust
-        federation = simulated(job, built, schema, rows, agreed, sources=sites.values(), person=person, progress=report)
+        trust = job.build_trust() if isinstance(trust, str) else trust
+        federation = simulated(job, built, schema, rows, trust, sources=sites.values(), person=person, progress=report)
         typed = have_types(sites.values(), schema, person)  # files have the types that they have
         report(job.method, 0, 1)  # methods of few rounds report no steps of their own
         made = fitted(job, built, replace(federation, typed_elsewhere=typed))
