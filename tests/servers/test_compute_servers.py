@@ -227,19 +227,19 @@ def test_another_question_or_statement_at_one_server_opens_nothing(world):
     servers, number = servers_of(federation), next_number(vault, processes)
     asked = [Ask(opening(vault, number)), Ask(opening(vault, number)), Ask(opening(vault, number, cliques=((1,),)))]
     statements = tuple(one.statement for one in servers._call(asked) if isinstance(one, Asked))
-    found = each(servers, Agree(statements))
+    found = each(servers, Agree(statements, bytes(16)))
     assert [isinstance(one, Failure) and one.code for one in found] == ["refused"] * 3
     # A statement that says of the sites what the coordinator likes is not signed by the server.
     asked = [Ask(opening(vault, number))] * 3
     statements = tuple(one.statement for one in servers._call(asked) if isinstance(one, Asked))
     fewer = msgspec.structs.replace(statements[1].statement, sites=statements[1].statement.sites[:1])
     forged = (statements[0], msgspec.structs.replace(statements[1], statement=fewer), statements[2])
-    found = each(servers, Agree(forged))
+    found = each(servers, Agree(forged, bytes(16)))
     assert [isinstance(one, Failure) and one.code for one in found] == ["refused"] * 3
     twice = (statements[0], statements[0], statements[0])
-    assert all(isinstance(one, Failure) for one in each(servers, Agree(twice)))
+    assert all(isinstance(one, Failure) for one in each(servers, Agree(twice, bytes(16))))
     assert next_number(vault, processes) == number
-    assert all(isinstance(one, Answered) for one in each(servers, Agree(statements)))
+    assert all(isinstance(one, Answered) for one in each(servers, Agree(statements, bytes(16))))
 
 
 @pytest.mark.deployment
@@ -263,7 +263,7 @@ def test_other_sites_at_one_server_between_question_and_answer_open_nothing(tmp_
         # Server 3 lets nobody in once more, and would then score other shares than the two others.
         assert isinstance(one(federation, 2, encode(began[0])), Done)
         assert isinstance(one(federation, 2, encode(Keep(vault.question.digest, ()))), Done)
-        found = one(federation, 2, encode(Agree(statements)))
+        found = one(federation, 2, encode(Agree(statements, bytes(16))))
         assert isinstance(found, Failure)
         assert (found.code, "sites have changed" in found.reason) == ("refused", True)
         assert processes.charged(2) == []

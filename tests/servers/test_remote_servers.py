@@ -43,9 +43,13 @@ class Scripted(Servers):
         super().__init__(self._scripted)
         self.replies = replies
         self.called: list[str] = []
+        self.attempts: list[bytes] = []
 
     def _scripted(self, frames: Sequence[bytes]) -> list[bytes]:
-        name = type(decode(frames[0], AnyCall)).__name__
+        call = decode(frames[0], AnyCall)
+        name = type(call).__name__
+        if isinstance(call, Agree):
+            self.attempts.append(call.meeting)
         self.called.append(name)
         reply = self.replies[name].pop(0)
         return [encode(one) for one in (reply if isinstance(reply, tuple) else [reply] * SERVERS)]
@@ -66,6 +70,7 @@ def test_servers_that_lost_each_other_are_asked_once_more_and_not_again():
     with pytest.raises(SiteLost, match="server 3"):
         broken.open(question)
     assert broken.called == [Ask.__name__, Agree.__name__] * 2
+    assert len({*mended.attempts, *broken.attempts}) == 4, "an attempt would meet connections of an earlier one"
 
 
 def test_a_server_that_fails_while_shares_are_compared_is_not_the_sites_fault():

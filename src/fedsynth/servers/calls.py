@@ -6,6 +6,7 @@ that it began with. The calls are the methods of :class:`~fedsynth.servers.serve
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Literal
 
 import msgspec
@@ -81,9 +82,19 @@ class Recall(Call, frozen=True, tag="recall"):
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Call: charge and answer the last question, if all servers state the same; the result is :class:`Answered`."""
+    """Call: charge and answer the last question, if all servers state the same; the result is :class:`Answered`.
+
+    ``attempt`` (16 random bytes) is new in each call, so that servers which meet for a draw take no connection that an
+    earlier attempt left behind. A coordinator that repeats it only makes them lose each other.
+    """
 
     statements: Annotated[tuple[SignedStatement, ...], msgspec.Meta(min_length=3, max_length=3)]
+    attempt: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+
+    @property
+    def meeting(self) -> bytes:
+        """The name (32 bytes) under which the servers meet for this attempt at a draw."""
+        return hashlib.sha256(self.statements[0].statement.body + self.attempt).digest()
 
 
 AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree

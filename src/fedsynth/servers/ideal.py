@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from fedsynth.federation.wire import encode
 from fedsynth.schema.bins import Integers
+from fedsynth.servers.calls import Agree
 from fedsynth.servers.draw import Drawn
-from fedsynth.servers.questions import GRAIN, SelectTable, SignedStatement
+from fedsynth.servers.questions import GRAIN, SelectTable
 from fedsynth.servers.server import ComputeParty
 from fedsynth.servers.shares import Wide, roots
 
@@ -36,12 +37,12 @@ class IdealServers:
         """Return each server's reply to its frame."""
         return [encode(party.answer(frame, self._draw)) for party, frame in zip(self.parties, frames, strict=True)]
 
-    def _draw(self, question: SelectTable, statements: Sequence[SignedStatement]) -> Drawn:
+    def _draw(self, question: SelectTable, call: Agree) -> Drawn:
         """Draw for all three servers at once; as between processes, none gives its shares before it has agreed."""
-        stated = statements[0].statement.body
+        stated = call.statements[0].statement.body
         if self._last is None or self._last[0] != stated:
             for party in self.parties:
-                party.agree(statements)
+                party.agree(call.statements)
             shares, gumbels = [party.scores() for party in self.parties], [party.gumbels() for party in self.parties]
             self._last = stated, Drawn(drawn(shares, question, gumbels), DRAW_BYTES * len(question.cliques))
         return self._last[1]

@@ -9,7 +9,6 @@ Rule 2: calls are answered one at a time. Their lasting effects are in the ledge
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import ssl
@@ -22,10 +21,10 @@ import numpy as np
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.federation.wire import encode
 from fedsynth.keys import verified
-from fedsynth.servers.calls import AnyResult, Failure
+from fedsynth.servers.calls import Agree, AnyResult, Failure
 from fedsynth.servers.draw import Candidates, Drawn, draw
 from fedsynth.servers.links import Listener, Meetings, ServerCard, receive, send
-from fedsynth.servers.questions import SelectTable, SignedStatement
+from fedsynth.servers.questions import SelectTable
 from fedsynth.servers.server import ComputeParty
 
 CHALLENGE = 32
@@ -123,10 +122,10 @@ class ComputeServer:
             _log.warning("%s: %s", found.code, found.reason)
         return found
 
-    def _draw(self, question: SelectTable, statements: Sequence[SignedStatement]) -> Drawn:
+    def _draw(self, question: SelectTable, call: Agree) -> Drawn:
         return draw(
             self.server.terms.position,
-            self._meetings.links(hashlib.sha256(statements[0].statement.body).digest(), self.patience, self.timeout),
+            self._meetings.links(call.meeting, self.patience, self.timeout),
             Candidates(question.weights.astype(np.int64), question.penalties.astype(np.int64)),
             self.server.scores(),
             self.server.gumbels(),

@@ -223,8 +223,8 @@ class _Pending:
     confirmations: tuple[bytes, bytes]
 
 
-JointDraw = Callable[[SelectTable, Sequence[SignedStatement]], Drawn]
-"""A server's part in a draw (private selection) that all three compute, once each has agreed to these statements."""
+JointDraw = Callable[[SelectTable, Agree], Drawn]
+"""A server's part in a draw (private selection) that all three compute, once each has agreed to the statements of this call."""
 
 
 @dataclass(eq=False)
@@ -298,20 +298,20 @@ class ComputeParty:
                     raise Refused("this question was not answered yet; run the same command again")
                 return Answered(np.frombuffer(reply, dtype=np.uint8))
             case Agree():
-                return self._conclude(call.statements, draw)
+                return self._conclude(call, draw)
         return Done()
 
-    def _conclude(self, statements: Sequence[SignedStatement], draw: JointDraw) -> Answered:
+    def _conclude(self, call: Agree, draw: JointDraw) -> Answered:
         """Agree to the question that was asked last, and answer it; a repeated question gets the stored answer.
 
         If a server has answered a draw but another one has not, both repeat the draw with the same inputs, which gives
         the same index.
         """
-        self.agree(statements)
+        self.agree(call.statements)
         question, _ = self._current()
         sent, began = 0, time.monotonic()
         if isinstance(question, SelectTable):
-            drawn = draw(question, statements)
+            drawn = draw(question, call)
             reply, sent = drawn.index.to_bytes(4), drawn.sent
         else:
             reply = self.share().tobytes()

@@ -7,6 +7,7 @@ return the answers in their ledgers, and each charges it once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -137,7 +138,7 @@ class Servers:
         asked = self._same(Ask(question), Asked)
         if all(one.answered for one in asked):
             return self._same(Recall(question), Answered)
-        found = self._call([Agree(tuple(one.statement for one in asked))] * SERVERS)
+        found = self._call([Agree(tuple(one.statement for one in asked), os.urandom(16))] * SERVERS)
         if tries > 1 and any(isinstance(one, Failure) and one.code == "lost" for one in found):
             return self._answers(question, tries - 1)
         answers = _of_kind(found, Answered)
