@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 
 from fedsynth import encoding
 from fedsynth.data.sources import open_source
-from fedsynth.data.sources.arrow import encode, encode_column, frame_of, in_parts
+from fedsynth.data.sources.arrow import counts_of, encode, encode_column, frame_of, in_parts
+from fedsynth.data.sources.cells import AMBIGUOUS
+from fedsynth.data.sources.declared import DeclaredRows
 from fedsynth.data.sources.files import CsvRows, check_suffix
 from fedsynth.encoding import assembled
 from fedsynth.encoding import frame_of as typed_frame
@@ -113,6 +115,7 @@ def read_table(
     database table are all held as values.
     """
     source = _source(place, records)
+    check_use(source, "" if persons is None else persons.column)
     check_columns(source, schema)
     wanted = {column.name: column for column in schema.asked}
     bad = BadLines()
@@ -123,7 +126,7 @@ def read_table(
         parts.append(replace(part, misfits=part.misfits.renumbered(positions)))
     table = concatenate(parts) if parts else encoding.encode(schema, pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # frees memory for sorting
-    remarks += [str(bad)] if bad.count else []
+    remarks += bad.remarks()
     ignored = _ignored(source, schema, persons, unused)
     table = replace(table, misfits=replace(table.misfits, ignored=ignored, remarks=tuple(remarks)))
     if bad.count and (persons is None or persons.most is None):
@@ -183,8 +186,7 @@ def check_table(
     present = [column for column in schema.asked if column.name in names]
     unfit = source.unfit(present)
     unreadable += unfit.values()
-    if isinstance(source, CsvRows) and (problem := source.kind_problem()):
-        unreadable.insert(0, problem)
+    unreadable = [*kind_problems(source), *unreadable]
     readable = [column for column in present if column.name not in unfit]
     wanted: dict[str, Column | None] = {column.name: column for column in readable} or dict.fromkeys(names)
     parts: list[Misfits] = []
@@ -195,25 +197,23 @@ def check_table(
     try:
         for batch, positions, _ in _numbered(source, wanted, persons, chunk_rows, bad, remarks):
             kept = np.ones(batch.num_rows, dtype=bool)
-            found = []
-            for column in readable:
-                encoded = encode_column(schema, column, batch)
-                kept &= encoded.codes >= 0
-                found.append((column.name, encoded))
-            parts.append(Misfits.of(found).renumbered(positions))
+            encoded = [(column.name, encode_column(schema, column, batch)) for column in readable]
+            for _, codes in encoded:
+                kept &= codes.codes >= 0
+            parts.append(Misfits.of(encoded).renumbered(positions))
             rows += batch.num_rows
             left_out += int(np.count_nonzero(~kept))
         if not unreadable:
             broken = _breaking(source, schema, chunk_rows)
     except SchemaError as error:
         unreadable.append(str(error))
-    remarks += [str(bad)] if bad.count else []
+    remarks += bad.remarks()
     misfits = Misfits.merged(parts)
     about_table = Misfits(ignored=_ignored(source, schema, persons), remarks=(*broken, *remarks))
     if not persons:
         rows, left_out = rows + bad.count, left_out + bad.count
     return FileCheck(
-        not unreadable and not left_out,
+        not unreadable and not left_out and not any(AMBIGUOUS in sentence for sentence in bad.cells),
         rows,
         [*unreadable, *misfits.sentences(), *about_table.sentences()],
         left_out,
@@ -251,8 +251,8 @@ def read_frame(
     """
     source, bad = _source(place, records), BadLines()
     held = _whole(source, dict.fromkeys(_selected(source, columns)), bad, strict=strict)
-    if bad.count:
-        _log.warning("%s: %s", source.name, bad)
+    for remark in bad.remarks():
+        _log.warning("%s: %s", source.name, remark)
     return frame_of(held, typed=True, strict=strict)
 
 
@@ -263,10 +263,11 @@ def read_with_persons(place: Place, schema: Schema, person: str) -> pd.DataFrame
     which lines are left out and which columns are ignored. Raises what :func:`read_table` does.
     """
     source, bad = _source(place, None), BadLines()
+    check_use(source, person)
     check_columns(source, schema)
     require_persons(source, person)
     held = _whole(source, {person: None} | {column.name: column for column in schema.asked}, bad)
-    about = Misfits(ignored=_ignored(source, schema, PersonLimit(person)), remarks=(str(bad),) if bad.count else ())
+    about = Misfits(ignored=_ignored(source, schema, PersonLimit(person)), remarks=tuple(bad.remarks()))
     for sentence in about.sentences():
         _log.warning("%s: %s", source.name, sentence)
     return frame_of(held, typed=True)
@@ -297,7 +298,7 @@ def read_typed(
     held = _whole(source, {name: typed.get(name) for name in names if name in {*typed, *selected}}, bad)
     encoded = {name: encode_column(schema, column, held) for name, column in typed.items()}
     table = assembled(schema, (encoded[name] for name in asked))
-    remarks = (str(bad),) if bad.count else ()
+    remarks = tuple(bad.remarks())
     misfits = replace(table.misfits, remarks=remarks)
     log_findings(source.name, replace(table, left_out=table.left_out + bad.count, misfits=misfits))
     kept = np.logical_and.reduce([encoded[name].codes >= 0 for name in asked])
@@ -379,6 +380,20 @@ def _early_years(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{str(name): frame[name].map(lambda time: time.isoformat(), "ignore") for name in early})
 
 
+def check_use(source: Source, person: str) -> None:
+    """Raise :class:`InvalidParameter` if a source file keeps its rows from a run that protects these persons."""
+    if isinstance(source, DeclaredRows):
+        source.check(person)
+
+
+def kind_problems(source: Source) -> list[str]:
+    """Return why text files seem to be of another kind than declared, and what to declare; empty if nothing does."""
+    if isinstance(source, DeclaredRows):
+        return source.problems()
+    problem = source.kind_problem() if isinstance(source, CsvRows) else ""
+    return [problem] if problem else []
+
+
 def check_columns(source: Source, schema: Schema) -> None:
     """Raise :class:`SchemaError` if the source lacks a column that sites read under this schema; reads no row."""
     if absent := absent_columns(source.name, source.columns(), schema.names):
@@ -396,6 +411,7 @@ class BadLines:
     def __init__(self) -> None:
         """Start with no lines."""
         self.count = 0
+        self.cells: Counter[str] = Counter()
         self._first: list[BadLine] = []
 
     def __str__(self) -> str:
@@ -407,8 +423,14 @@ class BadLines:
             "(--records rfc4180)"
         )
 
-    def add(self, lines: Sequence[BadLine]) -> None:
-        """Count further malformed ``lines``; the first few are kept for the description."""
+    def remarks(self) -> list[str]:
+        """Return a sentence on the lines, if there are any, and one on each kind of cell that was not read."""
+        cells = [f"{sentence}: {number}" for sentence, number in self.cells.items()]
+        return [str(self)] * bool(self.count) + cells
+
+    def add(self, rows: Any, lines: Sequence[BadLine]) -> None:
+        """Count further malformed ``lines``, the first few of which are kept, and the cells that ``rows`` count."""
+        self.cells.update(counts_of(rows))
         self.count += len(lines)
         self._first += lines[: _SHOWN - len(self._first)]
 
@@ -420,7 +442,7 @@ def _batches(
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows = {chunk_rows}; give at least 1")
     for rows, lines in source.batches(wanted, chunk_rows, strict=strict):
-        bad.add(lines)
+        bad.add(rows, lines)
         yield from in_parts(rows, chunk_rows)
 
 

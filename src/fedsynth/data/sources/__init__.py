@@ -1,4 +1,4 @@
-"""Sources of rows: files and database tables, each a :class:`~fedsynth.rows.Source`.
+"""Sources of rows: files, as they are or as a source file declares them, and database tables, each a :class:`~fedsynth.rows.Source`.
 
 Creating the source of a file does not import the libraries that read it, such as pyarrow. A site's process that already
 has an encoded copy of the file's rows therefore never loads them.
@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from fedsynth.data.sources.files import FORMATS, CsvRows, check_suffix
+from fedsynth.data.sources.files import SOURCE_FILE, WORKBOOK, CsvRows, open_file
+from fedsynth.data.sources.source_file import CsvSection, SourceFile
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.files import Records
 from fedsynth.plugins import installed, load
@@ -20,26 +21,33 @@ _DATABASES = ("postgresql", "postgres")
 
 
 def open_source(text: str, folder: Path = Path(), records: Records | None = None) -> Source:
-    """Open the source of rows that ``data`` in a site's configuration names, without reading anything yet.
+    """Open the source of rows that ``data`` in a site's configuration names, without reading any row yet.
 
-    ``text`` is the path of a .csv or .parquet file, relative to ``folder``, or a table's address,
+    ``text`` is the path, relative to ``folder``, of a .csv, .tsv, .txt (also .gz), .xlsx or .parquet file or of a
+    source file (.toml, :class:`~fedsynth.data.sources.source_file.SourceFile`), or a table's address,
     ``postgresql://user@host/database?table=schema.name``, without a password
     (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme (the part before ``://``) are
     opened by a plugin: what an installed package offers under the scheme's name, as an entry point in the group
     ``fedsynth.sources``. ``records`` is the kind of a CSV file (:data:`~fedsynth.files.Records`; ``None``: ``lines``).
     Raises :class:`Unsupported` for anything else, :class:`InvalidParameter` for ``records`` of another source than a
-    CSV file, and :class:`FedsynthError` for an invalid address.
+    CSV file, and :class:`FedsynthError` for an invalid address or source file.
     """
     source = _opened(text, folder)
     if records is None:
         return source
     if not isinstance(source, CsvRows):
-        raise InvalidParameter(
-            f"records (--records) is the kind of a CSV file, and {source.name} is none; leave it out"
-        )
+        said = "write records into csv in it" if text.lower().endswith(SOURCE_FILE) else "leave it out"
+        raise InvalidParameter(f"records (--records) is the kind of a CSV file, and {source.name} is none; {said}")
     if records not in get_args(Records):
         raise InvalidParameter(f"records = {records!r}: {nearest(records, get_args(Records))}")
     return replace(source, records=records)
+
+
+def addresses(text: str) -> list[str]:
+    """Return the address or files of a source: those that a source file names, if it is one."""
+    if "://" in text or not text.lower().endswith(SOURCE_FILE):
+        return [text]
+    return list(SourceFile.load(Path(text)).files)
 
 
 def plugin_of(text: str) -> str:
@@ -65,5 +73,32 @@ def _opened(text: str, folder: Path) -> Source:
         return source
     if mark:
         raise Unsupported(f"no source for {scheme}:// is installed; use a file, or postgresql://...?table=schema.name")
-    check_suffix(Path(text))
-    return FORMATS[Path(text).suffix.lower()](folder / text)
+    path = folder / text
+    if path.suffix.lower() == SOURCE_FILE:
+        return _declared(path.name, SourceFile.load(path), path.parent)
+    if path.suffix.lower() == WORKBOOK:
+        return _declared(path.name, SourceFile(data=path.name), path.parent)
+    if (found := open_file(path)) is None:
+        raise Unsupported(
+            f"{path.name} is no .csv, .tsv, .txt (also .gz), .xlsx or .parquet file, nor a source file (.toml); save "
+            "the table as one of these"
+        )
+    return found
+
+
+def _declared(name: str, told: SourceFile, folder: Path) -> Source:
+    from fedsynth.data.sources.declared import DeclaredRows
+
+    def opened(text: str, sheet: str, csv: CsvSection) -> Source:
+        if text.lower().endswith(WORKBOOK) and "://" not in text:
+            from fedsynth.data.sources.workbook import WorkbookRows
+
+            return WorkbookRows(folder / text, sheet, csv.first_line, csv.names)
+        if text.lower().endswith(SOURCE_FILE):
+            raise InvalidParameter(f"{name}: data names another source file; name the files with the rows")
+        source = _opened(text, folder)
+        return replace(source, records=csv.records, form=csv) if isinstance(source, CsvRows) else source
+
+    bases = tuple(opened(text, told.sheet, told.csv) for text in told.files)
+    lookup = None if told.lookup is None else opened(told.lookup.data, told.lookup.sheet, CsvSection())
+    return DeclaredRows(name, told, bases, lookup)

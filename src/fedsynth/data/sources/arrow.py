@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedsynth.schema.canonical import decode_cell
 from fedsynth.schema.columns import Column, Encoded
 from fedsynth.schema.misfits import repeated
 
+_COUNT = b"fedsynth count: "  # begins keys of a table's metadata
 # Without these types, pandas would convert columns with missing values to floats or objects.
 _NULLABLE: dict[Any, Any] = {
     pa.bool_(): pd.BooleanDtype(),
@@ -100,6 +101,18 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
     index = np.asarray(texts.indices.fill_null(len(distinct) - 1))
     faults = tuple(repeated(fault, index) for fault in found.faults)
     return Encoded(found.codes[index], None if found.numbers is None else found.numbers[index], faults)
+
+
+def with_counts(table: Any, counts: Mapping[str, int]) -> Any:
+    """Return an Arrow table that carries sentences with their counts, except those of 0, for :func:`counts_of`."""
+    said = {_COUNT + text.encode(): str(count) for text, count in counts.items() if count}
+    return table.replace_schema_metadata(said)
+
+
+def counts_of(table: Any) -> dict[str, int]:
+    """Return the sentences that a source gave an Arrow table, on cells that it could not read, with their counts."""
+    held = (table.schema.metadata or {}).items()
+    return {key.removeprefix(_COUNT).decode(): int(count) for key, count in held if key.startswith(_COUNT)}
 
 
 def in_parts(table: Any, rows: int) -> Iterator[Any]:

@@ -11,17 +11,23 @@
     Whether the file is valid depends on all rows: nothing may be answered from parts of a file before the last one was
     found valid, and privacy statements say that this bit is not protected.
 
-The delimiter and the number of cells come from the header alone. Empty lines are skipped.
+The delimiter and the number of cells come from the header alone, or are declared
+(:class:`~fedsynth.data.sources.source_file.CsvSection`); so is an encoding of one byte a character, by which no byte
+depends on another. Empty lines are skipped. In a file of lines, an empty cell too many at the end of a line is none.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsynth.data.sources.source_file import CsvSection
 from fedsynth.errors import SchemaError
 from fedsynth.files import Records
 from fedsynth.rows import BadLine
@@ -29,7 +35,9 @@ from fedsynth.rows import BadLine
 _BLOCK = 1 << 22  # bytes of text parsed at a time; also the maximum length of a record
 _OBJECT = 33  # bytes that a line takes in memory beside its text
 _BOM = b"\xef\xbb\xbf"
-_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\r?\n)*+")
+_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\r?\n)*+(?:sep=(.)\r?\n(?:\r?\n)*+)?")
+_WORKBOOK = b"PK\x03\x04"
+_SPACED = rb'("(?:[^"]++|"")*+")|(%b)\x20++'
 _QUOTED = rb'"(?:[^"]++|"")*+"'
 _HEADER = {"lines": re.compile(rb"[^\n]*+"), "rfc4180": re.compile(rb'(?:%b|[^"\n])*+"?+' % _QUOTED)}
 # Unquoted text: in a file of lines, a quote inside it is literal, as in: bandage 6"
@@ -40,26 +48,38 @@ _LONG = f"is longer than {_BLOCK >> 20} MiB"
 
 
 class CsvFile:
-    """A CSV file of the kind ``records``: UTF-8 text delimited by commas.
+    """A CSV file of the kind ``records``: text delimited by commas, UTF-8 unless its ``form`` says otherwise.
 
-    The delimiter is a semicolon, tab or bar if the header has no comma. Quotes are special at the start of a cell, and
-    are doubled inside it. ``names`` are the column names in the header.
+    The delimiter is the one that ``form`` or a first line ``sep=;`` declares, else the commonest of comma, semicolon,
+    tab and bar in the header (a tab in a .tsv file). Quotes are special at the start of a cell, and are doubled inside
+    it. ``names`` are the column names in the header, or those of ``form``.
     """
 
-    def __init__(self, path: Path, records: Records = "lines") -> None:
+    def __init__(self, path: Path, records: Records = "lines", form: CsvSection = CsvSection()) -> None:
         """Read the header; raises :class:`SchemaError` if there is none that is readable."""
-        self.path, self.records = path, records
-        with path.open("rb") as file:
+        self.path, self.records, self._form = path, records, form
+        with self._opened() as file:
             start = file.read(_BLOCK)
-        found = _START.match(start)
-        begins = found.end() if found else 0
-        line = _HEADER[records].match(start, begins)
-        self._header = b"" if line is None else line.group().removesuffix(b"\r")
-        if not self._header and begins == len(start):
+        if start.startswith(_WORKBOOK):
+            raise SchemaError(f"{path.name} is a workbook of Excel and no text; rename it, to end in .xlsx")
+        begins = 0
+        for _ in range(form.first_line - 1):
+            begins = start.find(b"\n", begins) + 1
+            if not begins:
+                raise self._unreadable(f"it has no line {form.first_line}, which first_line names")
+        found = _START.match(start, begins)
+        begins = found.end() if found else begins
+        line = None if form.names else _HEADER[records].match(start, begins)
+        header = b"" if line is None else line.group().removesuffix(b"\r")
+        if not header and begins == len(start) and not form.names:
             raise self._unreadable("it is empty")
-        self._begins = len(start) if line is None else line.end() + 1
-        names = re.sub(_QUOTED, b"", self._header)
-        self._mark = next((mark for mark in ",;\t|" if mark.encode() in names), ",").encode()
+        self._begins = begins if form.names else len(start) if line is None else line.end() + 1
+        said = form.separator[:1].encode() or (found[1] if found else b"") or b""
+        names = re.sub(_QUOTED, b"", header)
+        often = b"\t" if path.suffix.lower() == ".tsv" else max((b",", b";", b"\t", b"|"), key=names.count)
+        self._mark = said or often
+        self._spaces = re.compile(_SPACED % re.escape(self._mark)) if form.separator[1:] else None
+        self._header = self._closed_up(header)
         mark = re.escape(self._mark)
         cell = rb"(?:%b|%b)" % (_QUOTED, _TEXT[records] % mark)
         self._cell, self._next_cell = re.compile(cell), re.compile(mark + cell)
@@ -69,15 +89,48 @@ class CsvFile:
         if not self._any_record.fullmatch(self._header):
             raise self._unreadable(f"its header {self._fault(self._header, 0)}")
         self._lines = start.count(b"\n", 0, self._begins)  # of the header, and empty ones before it
+        if form.names:
+            self.names = list(form.names)
+        else:
+            self.names = self._header_names()
+        self._record = re.compile(rb"%b(?:%b%b){%d}+" % (cell, mark, cell, len(self.names) - 1))
+        self._valid = re.compile(rb"(?:(?:%b)?+\r?\n)*+" % self._record.pattern)
+
+    def _header_names(self) -> list[str]:
         first = self._cell.match(self._header)
         rest = self._next_cell.finditer(self._header, first.end() if first else 0)
         cells = [first.group() if first else b"", *(found.group()[1:] for found in rest)]
         try:
-            self.names = [_unquoted(cell).decode() for cell in cells]
+            return [_unquoted(cell).decode() for cell in cells]
         except UnicodeDecodeError as error:
             raise self._unreadable("its header is not UTF-8") from error
-        self._record = re.compile(rb"%b(?:%b%b){%d}+" % (cell, mark, cell, len(self.names) - 1))
-        self._valid = re.compile(rb"(?:(?:%b)?+\r?\n)*+" % self._record.pattern)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[io.BufferedIOBase]:
+        """Yield the file's text as UTF-8, from its start; it may be compressed (.gz)."""
+        packed = self.path.suffix.lower() == ".gz"
+        with self.path.open("rb", buffering=1 << 20) as file:
+            raw: io.BufferedIOBase = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20) if packed else file  # type: ignore[type-var]
+            if not self._form.is_utf8:
+                raw = io.BufferedReader(_Utf8(raw, self._form.encoding), 1 << 20)
+            try:
+                yield raw
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise SchemaError(f"{self.path.name} is not gzip or is damaged ({error}); write it again") from error
+
+    def _closed_up(self, line: bytes) -> bytes:
+        """Return a line without the spaces after its delimiters, if they are declared to be none of its cells."""
+        if self._spaces is None:
+            return line
+        return self._spaces.sub(lambda found: found[1] or found[2], line)
+
+    def _ended(self, line: bytes) -> bytes:
+        """Return a line without an empty cell too many at its end."""
+        if not line.endswith(self._mark):
+            return line
+        plain = b'"' not in line
+        too_many = line.count(self._mark) == len(self.names) if plain else self._record.fullmatch(line[:-1])
+        return line[:-1] if too_many else line
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[Any, list[BadLine]]]:
         """Yield pairs of an Arrow table of text with the columns ``names``, and the malformed lines left out of it.
@@ -107,12 +160,12 @@ class CsvFile:
 
     def _numbered(self) -> Iterator[tuple[int, bytes]]:
         """Yield number and text of each line after the header, without its end; of too long ones only a start."""
-        with self.path.open("rb", buffering=1 << 20) as file:
-            file.seek(self._begins)
+        with self._opened() as file:
+            file.read(self._begins)
             number = self._lines
             while line := file.readline(_BLOCK + 2):  # 2 bytes for its end
                 number += 1
-                yield number, line.removesuffix(b"\n").removesuffix(b"\r")
+                yield number, self._ended(self._closed_up(line.removesuffix(b"\n").removesuffix(b"\r")))
                 while line and not line.endswith(b"\n"):
                     line = file.readline(_BLOCK)
 
@@ -133,8 +186,8 @@ class CsvFile:
 
         A block begins at the start of a record, so that a record of at most 4 MiB is never taken for a longer one.
         """
-        with self.path.open("rb") as file:
-            file.seek(self._begins)
+        with self._opened() as file:
+            file.read(self._begins)
             held, lines, last = b"", self._lines, False
             while not last:
                 wanted = _BLOCK - len(held)
@@ -209,6 +262,21 @@ class CsvFile:
         )
 
 
+class _Utf8(io.RawIOBase):
+    """A file in an encoding of one byte a character as UTF-8; U+FFFD stands for bytes that are no character."""
+
+    def __init__(self, file: io.BufferedIOBase, encoding: str) -> None:
+        self._file, self._encoding = file, encoding
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        text = self._file.read(max(1, len(buffer) // 4)).decode(self._encoding, "replace").encode()
+        buffer[: len(text)] = text
+        return len(text)
+
+
 def _unquoted(cell: bytes) -> bytes:
     return cell[1:-1].replace(b'""', b'"') if cell.startswith(b'"') else cell
 
@@ -217,7 +285,7 @@ def _declare(records: Records) -> str:
     return f'`records = "{records}"` under [source] in site.toml, or `--records {records}`'
 
 
-def kind_problem(path: Path, records: Records) -> str:
+def kind_problem(path: Path, records: Records, form: CsvSection = CsvSection()) -> str:
     """Return why a CSV file seems to be of the other kind than the declared ``records``, and which to declare, or "".
 
     The sign is the line that follows one with an open quote: if cells hold newlines, it is no record by itself; if the
@@ -225,7 +293,7 @@ def kind_problem(path: Path, records: Records) -> str:
     changes no reading.
     """
     try:
-        single, whole = CsvFile(path, "lines"), CsvFile(path, "rfc4180")
+        single, whole = CsvFile(path, "lines", form), CsvFile(path, "rfc4180", form)
     except SchemaError:
         return ""
     apart: list[int] = []  # lines with an open quote before one that is a record by itself, and before others

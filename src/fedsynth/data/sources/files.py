@@ -1,6 +1,7 @@
 """Files of rows: CSV (all cells are text) and Parquet, read in batches.
 
-A CSV file is UTF-8 text with a header, of a declared kind (:mod:`fedsynth.data.sources.csv_file`).
+A CSV file (.csv, .tsv, .txt, also compressed as .gz) is UTF-8 text with a header unless a source file declares another
+dialect, of a declared kind (:mod:`fedsynth.data.sources.csv_file`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from fedsynth.data.sources.source_file import CsvSection
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.files import Records
 from fedsynth.rows import BadLine, Rows, absent_columns
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column
+
+if TYPE_CHECKING:
+    from fedsynth.data.sources.csv_file import CsvFile
 
 
 @dataclass(frozen=True)
@@ -83,21 +88,25 @@ class RowFile(ABC):
 
 @dataclass(frozen=True)
 class CsvRows(RowFile):
-    """The rows of a CSV ``file`` as text; ``records`` is its declared kind."""
+    """The rows of a CSV ``file`` as text; ``records`` is its declared kind, ``form`` the rest of its dialect."""
 
     records: Records = "lines"
+    form: CsvSection = CsvSection()
     is_text = True
 
     def _names(self) -> list[str]:
+        return self._opened().names
+
+    def _opened(self) -> CsvFile:
         from fedsynth.data.sources.csv_file import CsvFile
 
-        return CsvFile(self.file, self.records).names
+        return CsvFile(self.file, self.records, self.form)
 
     def kind_problem(self) -> str:
         """Return why the file seems to be of the other kind, and what to declare; empty if nothing speaks for it."""
         from fedsynth.data.sources.csv_file import kind_problem
 
-        return kind_problem(self.file, self.records)
+        return kind_problem(self.file, self.records, self.form)
 
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
@@ -107,9 +116,7 @@ class CsvRows(RowFile):
         Raises :class:`SchemaError` for a file without a readable header and, maybe only after some tables, for a file
         that is declared ``rfc4180`` and not valid.
         """
-        from fedsynth.data.sources.csv_file import CsvFile
-
-        yield from CsvFile(self.file, self.records).batches(list(wanted))
+        yield from self._opened().batches(list(wanted))
 
 
 @dataclass(frozen=True)
@@ -140,15 +147,25 @@ class ParquetRows(RowFile):
 
 
 FORMATS: dict[str, type[RowFile]] = {".csv": CsvRows, ".parquet": ParquetRows}
+"""Formats that are read and written."""
+_TEXTS = (".csv", ".tsv", ".txt")
+SOURCE_FILE, WORKBOOK = ".toml", ".xlsx"
 
 
 def is_csv(path: Path) -> bool:
-    """Return whether the file's suffix, in any case, is that of a CSV file."""
-    return FORMATS.get(path.suffix.lower()) is CsvRows
+    """Return whether the file's suffix, in any case, is that of a text file (.csv, .tsv, .txt, also .gz)."""
+    return path.name.lower().removesuffix(".gz").endswith(_TEXTS)
+
+
+def open_file(path: Path) -> RowFile | None:
+    """Return a text or Parquet file as the source of its rows; ``None`` for a file of any other suffix."""
+    if is_csv(path):
+        return CsvRows(path)
+    return ParquetRows(path) if path.suffix.lower() == ".parquet" else None
 
 
 def check_suffix(path: Path) -> None:
-    """Raise :class:`Unsupported` unless the file's suffix, in any case, is in :data:`FORMATS` (.csv, .parquet)."""
+    """Raise :class:`Unsupported` unless a file to be written is, by its suffix in any case, in :data:`FORMATS`."""
     if path.suffix.lower() not in FORMATS:
         raise Unsupported(f"{path.name} is no {' or '.join(FORMATS)} file; save the table as one of these")
 
