@@ -145,7 +145,8 @@ def test_a_cell_of_broken_text_stops_no_other_row(path):
 SINGLE = Schema((Categorical("zip", ("007", "0123", 'say, "hi"', '6"'), missing=True), *SCHEMA.columns[1:]))
 LINES = {
     b"007,30": "has 2 cells, not 4",
-    b"007,30,true,2020-05-05,": "has 5 cells, not 4",
+    b"007,30,true,2020-05-05,,": "has 6 cells, not 4",
+    b"007,30,true,2020-05-05,x": "has 5 cells, not 4",
     b'"007,30",true': "has 2 cells, not 4",
     b'007,"30,true,2020-05-05': "opens a quote that is not closed",
     b'007,30,true,"': "opens a quote that is not closed",
@@ -368,7 +369,7 @@ def test_a_file_of_a_header_only_is_an_empty_site(path):
         ("t.csv", "a,a\n1,2\n", SchemaError),
         ("t.csv", "", SchemaError),
         ("t.parquet", "not parquet", SchemaError),
-        ("t.xlsx", "PK", Unsupported),
+        ("t.xlsx", "PK", SchemaError),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, name, content, error):

@@ -36,7 +36,7 @@ def simulate(
     force: bool = False,
     json_: bool = False,
 ) -> None:
-    r"""Split one table over simulated sites and synthesize it.
+    r"""Split one table over simulated sites, or take each site's own, and synthesize it.
 
     Writes a folder with the synthetic table, the fitted model, and a ledger: every answer that was released, with its
     privacy cost. Without --config, --epsilon and --delta are required. Without --schema, a schema is drafted from the
@@ -54,6 +54,9 @@ def simulate(
       fedsynth simulate --data patients.csv --method fedprivsyn --sites 5 \
         --trust secure --trust-set min_honest=4 \
         --epsilon 1 --delta 1e-6 --out secure-run
+
+      fedsynth simulate --site north=north.toml --site south=south.xlsx \
+        --schema agreed.toml --epsilon 1 --delta 1e-6 --out two-sites
 
       fedsynth simulate --config run/run.toml --out again
 

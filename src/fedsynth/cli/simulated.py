@@ -114,13 +114,14 @@ def _paragraphs(result: SimulationResult) -> Iterator[str]:
     if limits is not None:
         yield "\n".join(limits.loud)
     rows, columns = run.synthetic.shape
+    sites = ", ".join(job.site) or job.partition
     yield "\n".join(
         filter(
             None,
             [
                 f"{errors.number_of(rows, 'synthetic row')} of {errors.number_of(columns, 'column')}",
                 redrawn_text(result.redrawn),
-                f"by {job.method} over {errors.number_of(job.sites, 'site')} ({job.partition}), trust: {job.trust}",
+                f"by {job.method} over {errors.number_of(job.sites, 'site')} ({sites}), trust: {job.trust}",
                 f"sites that dropped out: {', '.join(run.lost)}" if run.lost else "",
             ],
         )

@@ -198,23 +198,24 @@ class RunFolder:
                 f"{self.run_file} does not say how the rows were split (split, split_seed), as that of an earlier "
                 "version; run the job again"
             )
-        if job.data and job.data != DEMO_DATA:
-            source = open_source(job.data)
-            if source.file is not None and not source.file.is_file():
+        for place in filter(None, [job.data, *job.site.values()]):
+            source = None if place == DEMO_DATA else open_source(place)
+            if source is not None and source.file is not None and not source.file.is_file():
                 raise FedsynthError(
                     f"the run's data file {source.file} is gone; restore it, since a report compares with its rows"
                 )
+        read = job.data or ", ".join(job.site.values())
         try:
             key = SecretBytes.fromhex(self.rows_key.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
             raise FedsynthError(
-                f"{self.rows_key} is missing or damaged, so it cannot be checked whether {job.data} still holds the "
+                f"{self.rows_key} is missing or damaged, so it cannot be checked whether {read} still holds the "
                 "rows of the run; restore it, or run the job again"
             ) from error
         found = load_rows(job, self.made["split_seed"], key)
         if not hmac.compare_digest(_keyed(key, found), str(self.made.get("rows_digest"))):
             raise FedsynthError(
-                f"{job.data} no longer holds the rows that the run read; restore those rows, or run the job again"
+                f"{read} no longer holds the rows that the run read; restore those rows, or run the job again"
             )
         return found
 

@@ -35,7 +35,7 @@ DEMO_DATA = "demo:rand-hie"
 FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it
 _MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_SIMULATED = ("data", "records", "sites", "partition", "seed", "person", "holdout", "target")
+_SIMULATED = ("data", "site", "records", "sites", "partition", "seed", "person", "holdout", "target")
 
 
 class Deployment(Settings, frozen=True):
@@ -129,6 +129,9 @@ class Job(Settings, frozen=True):
     """Kind of a CSV file. lines: no cell holds a newline; each line is a record, or is left out by itself if it is
     malformed. rfc4180: cells in quotes may hold newlines; the whole file must be valid RFC 4180, or none of it is read.
     Default: lines."""
+    site: Mapping[str, str] = {}
+    """Rows of one site as NAME=PLACE, in place of --data; repeat it for each site. PLACE is a table as for --data, or a
+    source file (.toml) that declares the form of a site's own export."""
     schema: str = ""
     """Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed; `fedsynth
     schema draft` makes a first one. Without it, `simulate` and `compare` draft one from the data, which the guarantee
@@ -204,6 +207,8 @@ class Job(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.site and self.deployment is None:
+            self._check_sites()
         if not self.trust:
             sites = self.sites if self.deployment is None else len(self.deployment.sites)
             msgspec.structs.force_setattr(self, "trust", default_trust(sites))
@@ -216,6 +221,17 @@ class Job(Settings, frozen=True):
             raise InvalidParameter(
                 f"{', '.join(simulated)} only apply to simulated runs; delete them, since real sites hold the rows"
             )
+
+    def _check_sites(self) -> None:
+        """Set the number of sites whose rows are named one by one; refuse what would split a table over them."""
+        for name in self.site:
+            check_site_name(name)
+        given = {"data": self.data, "records": self.records, "partition": self.partition != "iid"}
+        if others := [name for name, value in given.items() if value]:
+            raise InvalidParameter(
+                f"{', '.join(others)}: for one table that is split over sites; leave it out, as each site has its own"
+            )
+        msgspec.structs.force_setattr(self, "sites", len(self.site))
 
     def _check_min_sites(self, deployment: Deployment) -> None:
         """Refuse a ``min_sites`` with which a secure sum that all sites began could not be completed."""
@@ -344,9 +360,11 @@ class Job(Settings, frozen=True):
         return self._with_paths(lambda name: _relative(Path(name).resolve(), folder.resolve()))
 
     def _with_paths(self, moved: Callable[[str], str]) -> Self:
-        paths = {"schema": self.schema, "data": "" if _is_address(self.data) else self.data}
-        found = {name: moved(path) for name, path in paths.items() if path and not os.path.isabs(path)}
-        return replace(self, **found)
+        def placed(path: str) -> str:
+            return path if not path or _is_address(path) or os.path.isabs(path) else moved(path)
+
+        site = {name: placed(path) for name, path in self.site.items()}
+        return replace(self, schema=placed(self.schema), data=placed(self.data), site=site)
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -101,12 +101,19 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
         rows = load_rows(job, split_seed, rows_key)
         method = job.build_method(rows.schema)
         federation = simulated(
-            job, method, rows.schema, rows.sites, trust, sources=[job.data], transcript=whole, progress=progress
+            job,
+            method,
+            rows.schema,
+            dict(zip(job.site, rows.sites, strict=True)) if job.site else rows.sites,
+            trust,
+            sources=[job.data, *job.site.values()],
+            transcript=whole,
+            progress=progress,
         )
         federation = replace(
             federation,
             looks_at_other_rows=rows.looks_at_other_rows,
-            rfc4180=job.records == "rfc4180",
+            rfc4180=rows.rfc4180,
             noise=_forewarned(job, method, rows),
         )
         outcome = _completed(job, method, federation, out)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsynth.data.sources import plugin_of
+from fedsynth.data.sources import addresses, plugin_of
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
@@ -60,8 +60,9 @@ def simulated(
         progress=progress,
     )
     for source in sources:
-        if isinstance(source, str) and (place := plugin_of(source)):
-            federation.rest_on("source", source.partition("://")[0], place)
+        for address in addresses(source) if isinstance(source, str) else ():
+            if place := plugin_of(address):
+                federation.rest_on("source", address.partition("://")[0], place)
     agreed = Agreement.of(federation.terms, len(federation.sites), job.method, method, federation.agreement.roster)
     return replace(federation, agreed=agreed)
 

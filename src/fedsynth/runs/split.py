@@ -35,7 +35,7 @@ class Split:
     All tables are encoded under ``schema``. ``digest`` identifies all rows that fit (and their persons, if they are
     known), before the split; ``left_out`` counts those that did not fit the schema. ``looks_at_other_rows`` says
     whether the place of a row depends on other rows, so that the guarantee does not hold for readers who know how the
-    rows were split.
+    rows were split; ``rfc4180`` says whether a file was valid as a whole, which is not protected.
     """
 
     schema: Schema
@@ -44,6 +44,7 @@ class Split:
     digest: str
     left_out: int = 0
     looks_at_other_rows: bool = False
+    rfc4180: bool = False
 
 
 def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
@@ -64,8 +65,10 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
         raise InvalidParameter(f"holdout must lie in [0, 1), not {job.holdout}; 0.1 keeps a tenth of the rows back")
     if job.partition.startswith("synthfs:"):
         return _generated_rows(job, np.random.default_rng(split_seed))
+    if job.site:
+        return _named_sites(job, split_seed)
     if not job.data:
-        raise InvalidParameter("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
+        raise InvalidParameter("no table given; pass --data FILE, postgresql://...?table=NAME, or --site NAME=FILE")
     if job.data == DEMO_DATA and (job.person or job.records):
         raise InvalidParameter(
             "the demo table is no CSV file and has no column of persons; leave --records and --person out"
@@ -81,7 +84,35 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
         raise InvalidParameter("synthfs generates its own rows and cannot split a table; leave out --data")
     sites, holdout = _divided(table, job, how, split_seed, key)
     looks = looks_at_other_rows(how, public_sizes=job.public_sizes)
-    return Split(schema, tuple(sites), holdout, _digest(table), table.left_out, looks)
+    whole = job.records == "rfc4180" or (job.data != DEMO_DATA and _whole(job.data))
+    return Split(schema, tuple(sites), holdout, _digest(table), table.left_out, looks, whole)
+
+
+def _named_sites(job: Job, split_seed: int) -> Split:
+    """Read the rows of each site from its own place, and hold the job's share of each back."""
+    if not job.schema:
+        raise InvalidParameter(
+            "--site needs --schema, the one that the sites agree on; draft it from one of them: fedsynth schema draft"
+        )
+    persons = _persons(job, split_seed)
+    tables = [read_rows(place, Path(job.schema), persons=persons) for place in job.site.values()]
+    if job.public_sizes and job.holdout:
+        raise Unsupported("--public-sizes with --site are the sizes of whole tables; leave --holdout out")
+    if job.target:
+        tables[0].schema.plain().index(job.target)
+    sites, holdout = tables, None
+    if job.holdout:
+        held = [held_out(table, job.holdout, split_seed) for table in tables]
+        sites = [table.take(~out) for table, out in zip(tables, held, strict=True)]
+        holdout = concatenate([table.take(out) for table, out in zip(tables, held, strict=True)])
+    digest = hashlib.sha256(" ".join(map(_digest, tables)).encode()).hexdigest()
+    left_out = sum(table.left_out for table in tables)
+    return Split(tables[0].schema, tuple(sites), holdout, digest, left_out, False, any(map(_whole, job.site.values())))
+
+
+def _whole(place: str) -> bool:
+    """Return whether a source file declares that its files are valid as a whole."""
+    return place.lower().endswith(".toml") and getattr(open_source(place), "records", "") == "rfc4180"
 
 
 def read_rows(

@@ -1,4 +1,6 @@
-"""Sources of rows: files, as they are or as a source file declares them, and database tables, each a :class:`~fedsynth.rows.Source`.
+"""Sources of rows: files, as they are or as a source file declares them, and database tables.
+
+Each is a :class:`~fedsynth.rows.Source`.
 
 Creating the source of a file does not import the libraries that read it, such as pyarrow. A site's process that already
 has an encoded copy of the file's rows therefore never loads them.
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedsynth.data.sources.files import SOURCE_FILE, WORKBOOK, CsvRows, open_file
-from fedsynth.data.sources.source_file import CsvSection, SourceFile
+from fedsynth.data.sources.source_file import PLAIN, CsvSection, SourceFile
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.files import Records
 from fedsynth.plugins import installed, load
@@ -100,5 +102,5 @@ def _declared(name: str, told: SourceFile, folder: Path) -> Source:
         return replace(source, records=csv.records, form=csv) if isinstance(source, CsvRows) else source
 
     bases = tuple(opened(text, told.sheet, told.csv) for text in told.files)
-    lookup = None if told.lookup is None else opened(told.lookup.data, told.lookup.sheet, CsvSection())
+    lookup = None if told.lookup is None else opened(told.lookup.data, told.lookup.sheet, PLAIN)
     return DeclaredRows(name, told, bases, lookup)

@@ -59,7 +59,8 @@ class Reading:
     """How the cells of the column ``name`` are read: as what ``kind``, and in the declared ``forms``.
 
     Times are instants in UTC if ``zoned``, those without a zone from local times of ``zone``; otherwise they have none.
-    ``workbook`` says whether cells may be real dates of a workbook, as ISO 8601.
+    ``workbook`` says whether cells may be real dates of a workbook, as ISO 8601, and ``for_text`` which entries of the
+    column itself only text can have.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Reading:
     fold: int | None = None
     zoned: bool = False
     workbook: bool = False
+    for_text: tuple[str, ...] = ()
 
     def read(self, given: list[Any], counts: Counter[str]) -> Any:
         """Return a column from one or two Arrow columns; ``counts`` gets a sentence on each kind of cell not read.
@@ -125,8 +127,8 @@ class Reading:
     def _typed(self, columns: list[Any]) -> Any:
         """Return a column that is not of text, such as one of a Parquet file."""
         forms = self.forms
-        if len(columns) > 1 or (said := self.declared):
-            what = "two columns in `from`" if len(columns) > 1 else ", ".join(said)
+        if len(columns) > 1 or self.for_text:
+            what = "two columns in `from`" if len(columns) > 1 else ", ".join(self.for_text)
             raise SchemaError(
                 f"column {self.name!r}: {what} is for cells of text, and these have the type {columns[0].type}; delete "
                 "that entry, or change the values where the file is written"
@@ -141,11 +143,6 @@ class Reading:
         numbers = column.cast(pa.float64(), safe=False)
         numbers = pc.if_else(pc.is_in(numbers, pa.array(words, pa.float64())), None, numbers)
         return numbers if forms.factor is None else _times(numbers, forms.factor)
-
-    @property
-    def declared(self) -> list[str]:
-        """The entries of this column that only text can have."""
-        return self.forms.of_text
 
     # -----------------------------------------------------------------------------------------------------------------
     # Numbers
@@ -175,7 +172,7 @@ class Reading:
                 twofold,
             ),
             (
-                "are no numbers in the declared form, and are missing; see decimal, thousands, missing, recode, extract",
+                "are no numbers in the declared form, and are missing; see decimal, thousands, missing and extract",
                 pc.and_(pc.invert(fits), pc.invert(twofold)),
             ),
         ]

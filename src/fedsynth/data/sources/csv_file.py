@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsynth.data.sources.source_file import CsvSection
+from fedsynth.data.sources.source_file import PLAIN, CsvSection
 from fedsynth.errors import SchemaError
 from fedsynth.files import Records
 from fedsynth.rows import BadLine
@@ -55,7 +55,7 @@ class CsvFile:
     it. ``names`` are the column names in the header, or those of ``form``.
     """
 
-    def __init__(self, path: Path, records: Records = "lines", form: CsvSection = CsvSection()) -> None:
+    def __init__(self, path: Path, records: Records = "lines", form: CsvSection = PLAIN) -> None:
         """Read the header; raises :class:`SchemaError` if there is none that is readable."""
         self.path, self.records, self._form = path, records, form
         with self._opened() as file:
@@ -106,11 +106,11 @@ class CsvFile:
             raise self._unreadable("its header is not UTF-8") from error
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[io.BufferedIOBase]:
+    def _opened(self) -> Iterator[Any]:
         """Yield the file's text as UTF-8, from its start; it may be compressed (.gz)."""
         packed = self.path.suffix.lower() == ".gz"
         with self.path.open("rb", buffering=1 << 20) as file:
-            raw: io.BufferedIOBase = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20) if packed else file  # type: ignore[type-var]
+            raw: Any = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20) if packed else file
             if not self._form.is_utf8:
                 raw = io.BufferedReader(_Utf8(raw, self._form.encoding), 1 << 20)
             try:
@@ -126,7 +126,7 @@ class CsvFile:
 
     def _ended(self, line: bytes) -> bytes:
         """Return a line without an empty cell too many at its end."""
-        if not line.endswith(self._mark):
+        if not line.endswith(self._mark) or len(self.names) == 1:  # a single cell could be anything
             return line
         plain = b'"' not in line
         too_many = line.count(self._mark) == len(self.names) if plain else self._record.fullmatch(line[:-1])
@@ -265,7 +265,7 @@ class CsvFile:
 class _Utf8(io.RawIOBase):
     """A file in an encoding of one byte a character as UTF-8; U+FFFD stands for bytes that are no character."""
 
-    def __init__(self, file: io.BufferedIOBase, encoding: str) -> None:
+    def __init__(self, file: Any, encoding: str) -> None:
         self._file, self._encoding = file, encoding
 
     def readable(self) -> bool:
@@ -285,7 +285,7 @@ def _declare(records: Records) -> str:
     return f'`records = "{records}"` under [source] in site.toml, or `--records {records}`'
 
 
-def kind_problem(path: Path, records: Records, form: CsvSection = CsvSection()) -> str:
+def kind_problem(path: Path, records: Records, form: CsvSection = PLAIN) -> str:
     """Return why a CSV file seems to be of the other kind than the declared ``records``, and which to declare, or "".
 
     The sign is the line that follows one with an open quote: if cells hold newlines, it is no record by itself; if the

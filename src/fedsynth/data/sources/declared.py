@@ -76,7 +76,7 @@ class DeclaredRows:
         if (lookup := self.told.lookup) is not None and person != (lookup.person or lookup.key):
             raise InvalidParameter(
                 f"{self.name} has a lookup by the column {lookup.person or lookup.key!r}, so that column must identify "
-                "the persons that are protected: name it, as person in [source] of site.toml or --person, or delete lookup"
+                "the persons that are protected: name it (person in [source] of site.toml, --person), or delete lookup"
             )
 
     def problems(self) -> list[str]:
@@ -114,7 +114,7 @@ class DeclaredRows:
 
     def _sources(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the columns of files or lookup that each of these columns is read from, by name."""
-        found = {}
+        found: dict[str, tuple[str, ...]] = {}
         for name in names:
             of = self.told.forms(name).from_
             found[name] = () if name in self.told.absent else (of,) if isinstance(of, str) else of
@@ -137,7 +137,7 @@ class DeclaredRows:
         self._sources(list(wanted))
         if any(not isinstance(base, RowFile) for base in self.bases):
             told = self.told
-            plain = SourceFile(told.data, column={n: SourceColumn(from_=c.from_) for n, c in told.column.items()})
+            plain = SourceFile(data=told.data, column={n: SourceColumn(from_=c.from_) for n, c in told.column.items()})
             if told != plain:
                 raise Unsupported(
                     f"{self.name}: a database's values have types, and of {self.bases[0].name} only columns can be "
@@ -166,10 +166,9 @@ class DeclaredRows:
             asked = asked or {next(iter(raw.values())): None}
             with base.snapshot() as held:
                 for table, bad in held.batches(asked, chunk_rows, strict=strict):
-                    given = table.rename_columns([name.strip() for name in table.column_names])
                     several = f"of {base.name} " if len(self.bases) > 1 else ""
                     lines = [BadLine(line.number, several + line.wrong) for line in bad]
-                    yield self._mapped(given, sources, readings, lookup), lines
+                    yield self._mapped(table, sources, readings, lookup), lines
 
     def _reading(self, name: str, column: Column | None) -> Reading:
         from fedsynth.data.sources.cells import Reading  # imports pyarrow
@@ -182,7 +181,7 @@ class DeclaredRows:
             kind = "number"
         zoned = getattr(column, "timezone", None) is not None
         books = any(isinstance(base, WorkbookRows) for base in (*self.bases, self.other))
-        return Reading(name, kind, forms, self.told.zone, self.told.fold, zoned, books)  # type: ignore[arg-type]
+        return Reading(name, kind, forms, self.told.zone, self.told.fold, zoned, books, own.for_text)  # type: ignore[arg-type]
 
     def _mapped(
         self,
@@ -198,6 +197,7 @@ class DeclaredRows:
         from fedsynth.data.sources.arrow import counts_of, with_counts
 
         counts = Counter(counts_of(table))
+        table = table.rename_columns([name.strip() for name in table.column_names])  # without metadata
         kept = np.ones(table.num_rows, bool)
         for name, cells in self.told.skip.items():
             if name not in table.column_names:
@@ -251,7 +251,8 @@ class _Lookup:
         import pyarrow.compute as pc
 
         told, other, added = rows.told.lookup, rows.other, rows._looked_up
-        assert told is not None and other is not None
+        assert told is not None
+        assert other is not None
         wanted = {one: added[one] for of in sources.values() for one in of if one in added}
         key = next(raw for name, raw in _trimmed(other).items() if name == told.key)
         asked = {key: None, **{raw: _NUMBER if name in numbers else None for name, raw in wanted.items()}}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedsynth.data.sources.source_file import CsvSection
+from fedsynth.data.sources.source_file import PLAIN, CsvSection
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.files import Records
 from fedsynth.rows import BadLine, Rows, absent_columns
@@ -91,7 +91,7 @@ class CsvRows(RowFile):
     """The rows of a CSV ``file`` as text; ``records`` is its declared kind, ``form`` the rest of its dialect."""
 
     records: Records = "lines"
-    form: CsvSection = CsvSection()
+    form: CsvSection = PLAIN
     is_text = True
 
     def _names(self) -> list[str]:

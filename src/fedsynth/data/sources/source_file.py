@@ -32,7 +32,7 @@ class CsvSection(Settings, frozen=True):
     encoding: str = "utf-8"
     """Encoding of the text: utf-8, or one with a byte for each character, such as cp1252 or latin-1."""
     separator: str = ""
-    """Character between cells; ", " with the space drops the spaces after each comma. Default: what a first line sep=;
+    """Sign between cells; ", " with the space drops the spaces after each comma. Default: what a first line sep=;
     says, else the commonest of comma, semicolon, tab and bar in the header."""
     names: tuple[str, ...] = ()
     """Names of the columns, for a file without a header, or in place of its header (with first_line = 2)."""
@@ -45,7 +45,7 @@ class CsvSection(Settings, frozen=True):
         super().__post_init__()
         if not (self.is_utf8 or _one_byte(self.encoding)):
             raise InvalidParameter(
-                f"csv.encoding = {self.encoding!r}: write utf-8, or an encoding of one byte a character such as cp1252; "
+                f"csv.encoding = {self.encoding!r}: write utf-8, or an encoding of one byte a sign such as cp1252; "
                 "save a file in any other as UTF-8"
             )
         if self.separator and not re.fullmatch(r'[!-~\t ](?<!["\w.+-]) ?', self.separator):
@@ -70,6 +70,10 @@ def _one_byte(encoding: str) -> bool:
     except (LookupError, ValueError, TypeError, AssertionError):  # codecs of bytes to bytes, such as hex
         return False
     return every[:128] == [chr(byte) for byte in range(128)] and together == "".join(every) and len(together) == 256
+
+
+PLAIN = CsvSection()
+"""A text file without declarations."""
 
 
 class LookupSection(Settings, frozen=True):
@@ -136,7 +140,7 @@ class SourceColumn(_Forms, frozen=True, rename={"from_": "from"}):
 
             try:
                 groups = re.compile(self.extract).groups
-                pc.match_substring_regex(pa.array([], pa.string()), self.extract)
+                pc.match_substring_regex(pa.array([""]), self.extract)
             except (re.error, pa.ArrowInvalid) as error:
                 raise InvalidParameter(
                     f"extract = {self.extract!r} is no regular expression of RE2: {error}"
@@ -147,11 +151,11 @@ class SourceColumn(_Forms, frozen=True, rename={"from_": "from"}):
                 )
 
     @property
-    def of_text(self) -> list[str]:
+    def for_text(self) -> tuple[str, ...]:
         """The entries that only cells of text can have, by name."""
         said = {"extract": self.extract, "recode": self.recode, "dates": self.dates, "pivot": self.pivot}
         said |= {"decimal": self.decimal, "thousands": self.thousands}
-        return [name for name, value in said.items() if value not in ("", {}, None)]
+        return tuple(name for name, value in said.items() if value not in ("", {}, None))
 
 
 class SourceFile(_Forms, frozen=True):
@@ -163,7 +167,7 @@ class SourceFile(_Forms, frozen=True):
     data: str | tuple[str, ...] = ()
     """File with the rows: .csv, .tsv or .txt (also .gz), .xlsx or .parquet; several of one form in a list; or an
     address, of which only columns can be renamed."""
-    csv: CsvSection = CsvSection()
+    csv: CsvSection = PLAIN
     """Dialect of text files: encoding, separator, names, first_line, records."""
     sheet: str = ""
     """Sheet of a workbook (.xlsx); default: the first."""

@@ -114,7 +114,7 @@ class WorkbookRows(RowFile):
 
 def _text(cell: Any, *, exact: bool) -> str:
     """Return the text of a cell; with ``exact``, that of a number that is not whole has an exponent."""
-    if isinstance(cell, bool) or isinstance(cell, str):
+    if isinstance(cell, bool | str):
         return str(cell)
     if isinstance(cell, float):
         whole = cell.is_integer() and abs(cell) < 1e300

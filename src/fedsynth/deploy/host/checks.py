@@ -486,8 +486,8 @@ def _found(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> 
 
 
 def _rows(config: SiteConfig) -> str:
-    from fedsynth.data.read import check_table
-    from fedsynth.data.sources.files import CsvRows
+    from fedsynth.data.read import check_table, kind_problems
+    from fedsynth.data.sources.cells import AMBIGUOUS
 
     config.require_persons()
     schema = Schema.load(config.schema)
@@ -501,11 +501,13 @@ def _rows(config: SiteConfig) -> str:
     except SchemaError as error:  # only the first fault; report all of them
         problems = check_table(config.data, schema).problems
         raise SchemaError(with_lines(f"{config.data} does not fit the schema", problems or [str(error)])) from error
-    if isinstance(config.data, CsvRows) and config.data.kind_problem():
+    if kind_problems(config.data):
         raise SchemaError(with_lines(f"{config.data} does not fit", check_table(config.data, schema).problems))
     # Rows without a copy are read once more for the report only if some were left out.
     looked = config.holds_rows or left_out
     found = check_table(config.data, schema, persons=person_limit(config, secret)).problems if looked else []
+    if twofold := [sentence for sentence in found if AMBIGUOUS in sentence]:
+        raise SchemaError(with_lines(f"{config.data}: a run would take these cells for missing", twofold))
     if rows == 0:
         all_lost = f" (all {left_out} that were read are left out)" if left_out else ""
         head = f"{config.data} has no rows that fit the schema{all_lost}; correct them, or name the file that has some"

@@ -52,10 +52,12 @@ class SiteSection(Settings, frozen=True):
 class SourceSection(Settings, frozen=True):
     """The section ``[source]`` of ``site.toml``: where the rows are, and which of them are about one person."""
 
-    data: str
-    """CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME."""
     schema: str
     """Schema file (TOML) of the federation."""
+    data: str = ""
+    """File with the rows (.csv, .tsv, .txt, also .gz, .xlsx or .parquet), or postgresql://USER@HOST/DB?table=NAME."""
+    file: str = ""
+    """In place of data: source file (TOML), which says where the rows are and in what form. A run is bound to it."""
     counted: bool = False
     """The database counts the rows for every question; no copy is made."""
     streamed: bool = False
@@ -174,6 +176,7 @@ def load_site_config(path: Path) -> SiteConfig:
     type (the message names it), and a roster that the coordinator did not sign or that lacks this site.
     """
     from fedsynth.data.sources import open_source
+    from fedsynth.data.sources.declared import DeclaredRows
 
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
@@ -198,12 +201,18 @@ def load_site_config(path: Path) -> SiteConfig:
             f"{file}: [source] person limits the rows of a person while a run's copy of them is made; rows that are "
             f"{way} have none: delete {way}, or name a view with at most that many rows a person"
         )
+    if bool(source.data) == bool(source.file):
+        raise FedsynthError(f"{file}: [source] needs data or file, and not both; name the rows, or the source file")
+    if source.file and not source.file.lower().endswith(".toml"):
+        raise FedsynthError(f"{file}: [source] file is a source file (.toml); name a file with rows as data")
     with _entry(f"{file}: [source]"):
-        data = open_source(source.data, folder, source.records)
-    if source.counted and data.file is not None:
+        data = open_source(source.file or source.data, folder, source.records)
+        if isinstance(data, DeclaredRows):
+            data.check(source.person)
+    if source.counted and (data.file is not None or isinstance(data, DeclaredRows)):
         raise FedsynthError(
-            f"{file}: [source] counted = true is for a database, which counts its own rows; for a file, write "
-            "streamed = true: it is read batch by batch, and no copy is kept"
+            f"{file}: [source] counted = true is for a database, which counts its own rows as they are; for a file, "
+            "write streamed = true: it is read batch by batch, and no copy is kept"
         )
     coordinator = bytes.fromhex(told.coordinator.key)
     return SiteConfig(

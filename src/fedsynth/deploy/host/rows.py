@@ -77,9 +77,16 @@ class RunRows:
         """Digest (hex) that stands for the rows in the account; empty if each run's copy has its own.
 
         Rows that are counted or streamed may change, and have one digest for all runs, which does not depend on the
-        rows.
+        rows, but on the source file.
         """
-        return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
+        declared = self._declared
+        return "" if self.config.holds_rows else rows_digest(self.secret, f"counted in the database{declared}")
+
+    @property
+    def _declared(self) -> str:
+        """What a run's record in the account says of the source file; empty without one."""
+        digest = getattr(self.config.data, "digest", "")
+        return f"-{digest}" if digest else ""
 
     def require(self, run: str) -> None:
         """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
@@ -98,6 +105,11 @@ class RunRows:
             _log.warning("site %s: idle runs could not be closed: %s", self.config.name, error)
         if self.config.holds_rows and (pinned := self.account.pinned(run)):
             if self.account.agreed(run):  # else it is closed, has no copy, and is refused
+                if not pinned.endswith(self._declared) or ("-" in pinned and not self._declared):
+                    raise FedsynthError(
+                        f"the source file of {self.config.name} has changed since run {run} began: undo the change, or "
+                        "close the run (fedsynth account --close) and have another one started"
+                    )
                 _require_copy(run, _copy(self.config, pinned))
         else:
             _require_source(self.config, self.schema)
@@ -125,7 +137,7 @@ class RunRows:
             if pinned := self.account.pinned(run):  # by another process, meanwhile
                 return self._pinned(run, pinned)
             table = load_rows(self.config, self.schema, self.secret)
-            name = rows_digest(self.secret, table.digest)
+            name = rows_digest(self.secret, table.digest) + self._declared
             if _read_copy(_copy(self.config, name), self.schema) is None:
                 _write_copy(_copy(self.config, name), {}, table)
             self.account.pin(run, name)
