@@ -30,7 +30,7 @@ from fedsynth.data.sources import csv_file, open_source
 from fedsynth.data.sources.arrow import encode_column
 from fedsynth.data.sources.arrow import frame_of as arrow_frame
 from fedsynth.encoding import decode, encode
-from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
+from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.persons import identify
 from fedsynth.schema import (
     Boolean,

@@ -1340,3 +1340,73 @@ def test_a_site_that_accepts_secure_sums_needs_the_others_keys(tmp_path):
     found = {one.name: one for one in check_site(config)}
     assert found["policy"].state == "ok"
     assert "at least 2 of the 3 sites are honest" in found["policy"].found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The source file
+
+
+def declared_site(home: Path, told: str = 'data = "rows.csv"\n', **source: Any) -> SiteConfig:
+    """Return a ready site whose rows a source file declares."""
+    private_folder(home)
+    (home / "north.toml").write_text(told)
+    given = {name: value for name, value in CONTENT["source"].items() if name != "data"}
+    return ready_site(home, source={**given, "file": "north.toml", **source})
+
+
+@pytest.mark.parametrize(("way", "code"), [({}, "failed"), ({"streamed": True}, "refused")])
+def test_a_run_is_bound_to_the_source_file_that_it_began_with(tmp_path, way, code):
+    config = declared_site(tmp_path / "site", **way)
+    assert (ask(config).code, ask(config, step=1).code) == ("answered", "answered")
+    file = tmp_path / "site" / "north.toml"
+    file.write_text(f"# a comment changes nothing\n{file.read_text()}")
+    config = load_site_config(config.folder)
+    assert ask(config, step=2).code == "answered"
+    spent = open_account(config).spent("run")
+    file.write_text('data = "rows.csv"\nmissing = ["v0"]\n')
+    changed = load_site_config(config.folder)
+    assert ask(changed, step=3).code == code
+    assert open_account(changed).spent("run") == spent
+    assert ask(changed, "another").code == "answered"
+    if not way:  # the account keeps the digest, and a log the reason
+        with pytest.raises(FedsynthError, match="the source file of north has changed since run run began"):
+            open_site(changed).rows.require("run")
+        assert str(open_account(changed).pinned("another")).endswith(f"-{changed.data.digest}")  # type: ignore[attr-defined]
+    file.unlink()
+    write(tmp_path / "site", source={**CONTENT["source"], **way})  # with data in place of the source file
+    assert ask(load_site_config(config.folder), step=4).code == code
+
+
+def test_a_site_with_a_source_file_reads_its_rows_as_one_without(tmp_path):
+    plain, declared = ready_site(tmp_path / "plain"), declared_site(tmp_path / "declared")
+    assert {ask(plain).code, ask(declared).code} == {"answered"}
+    assert rows_of(plain).digest == rows_of(declared).digest
+
+
+@pytest.mark.parametrize(
+    ("source", "told", "message"),
+    [
+        ({"data": "rows.csv"}, 'data = "rows.csv"', "data or file, and not both"),
+        ({"file": ""}, 'data = "rows.csv"', "data or file, and not both"),
+        ({"file": "rows.csv"}, 'data = "rows.csv"', "name a file with rows as data"),
+        ({"counted": True}, 'data = "rows.csv"', "write streamed = true"),
+        ({"records": "lines"}, 'data = "rows.csv"', "write records into csv in it"),
+        ({}, 'data = "rows.csv"\ndraft = true', "delete its line draft = true"),
+        ({}, 'data = "rows.csv"\nlookup = { data = "p.csv", key = "ID" }', "must identify the persons"),
+        ({}, 'data = "rows.csv"\nlokup = 1', "lokup is unknown"),
+    ],
+)
+def test_source_files_that_a_site_refuses(tmp_path, source, told, message):
+    with pytest.raises(FedsynthError, match=message):
+        declared_site(tmp_path / "site", told, **source)
+
+
+def test_site_check_refuses_cells_that_can_be_read_in_two_ways(tmp_path):
+    config = declared_site(tmp_path / "site")
+    Schema((Numeric("x", 0, 1e4, missing=True),)).save(config.schema)
+    (config.folder / "rows.csv").write_text("x,y\n1.234,1\n5,1\n")
+    found = {one.name: one for one in check_site(config)}["rows"]
+    assert (found.state, found.code) == ("failure", 3)
+    assert 'declare decimal = "." or decimal = ","' in found.found
+    (config.folder / "north.toml").write_text('data = "rows.csv"\ndecimal = "."\n')
+    assert {one.name: one.state for one in check_site(load_site_config(config.folder))}["rows"] == "ok"

@@ -216,7 +216,7 @@ class Job(Settings, frozen=True):
         if self.deployment is None:
             return
         self._check_min_sites(self.deployment)
-        ours = {one.name: one.default for one in fields(Job)}
+        ours = {one.name: {} if one.default is msgspec.NODEFAULT else one.default for one in fields(Job)}
         if simulated := [name for name in _SIMULATED if getattr(self, name) != ours[name]]:
             raise InvalidParameter(
                 f"{', '.join(simulated)} only apply to simulated runs; delete them, since real sites hold the rows"
