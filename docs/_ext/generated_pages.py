@@ -24,6 +24,7 @@ from fedsynth import datasets, errors
 from fedsynth.cli.adapter import Option, help_of
 from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command, help_text
+from fedsynth.data.sources.source_file import CsvSection, LookupSection, SourceColumn, SourceFile
 from fedsynth.deploy.host.config import CoordinatorSection, FlowerSection, SiteSection, SourceSection
 from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.federation.policy_file import PolicySection
@@ -45,6 +46,10 @@ SETTINGS: Mapping[str, type[msgspec.Struct]] = {
     "`site.toml`: `[flower]`": FlowerSection,
     "`site.toml`: `[coordinator]`": CoordinatorSection,
     "`site.toml`: `[policy]`": PolicySection,
+    "Source file": SourceFile,
+    "Source file: `csv`": CsvSection,
+    "Source file: `lookup`": LookupSection,
+    "Source file: `[column.NAME]`": SourceColumn,
     "Keywords of `fedsynth.evaluate`": EvaluationSettings,
 }
 
@@ -172,12 +177,13 @@ def _parameter(option: Option) -> str:
 
 
 def settings() -> dict[str, str]:
-    """Return the page of settings: entries of ``job.toml``, ``run.toml`` and ``site.toml``, keywords of functions."""
+    """Return the page of settings: entries of ``job.toml``, ``run.toml``, ``site.toml`` and source files, keywords."""
     parts = [
         "# Settings",
         "Made from the program itself. Entries of `job.toml` and `run.toml` have the names of the options of "
         "`fedsynth simulate`, with `_` in place of `-`; `--set` is the table `[options]` and `--trust-set` the table "
-        "`[trust_options]`. [The page about policies](../policy.md) explains `[policy]`.",
+        "`[trust_options]`. [The page about policies](../policy.md) explains `[policy]`, and [the one about exports]"
+        "(../how-to/prepare-your-export.md) source files.",
     ]
     for title, kind in SETTINGS.items():
         parts.append(f"## {title}")
@@ -193,7 +199,7 @@ def setting(field: msgspec.structs.FieldInfo, kind: type) -> str:
     required = inspect.Parameter.empty if default is msgspec.NODEFAULT else default
     text = texts(kind).get(field.name) or f"the section `[{field.name}]`"
     described = Option(field.name, f"--{field.name}", field.type, required, text).described.replace("|", "\\|")
-    return f"| `{field.name}` | {_with_code(described).replace('<', '&lt;')} |"
+    return f"| `{field.encode_name}` | {_with_code(described).replace('<', '&lt;')} |"
 
 
 def _with_code(text: str) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
+from tests.pages import blocks
 
 from fedsynth.data.read import PersonLimit, check_table, read_frame, read_table
 from fedsynth.data.sources import open_source
@@ -177,6 +178,21 @@ def test_a_column_may_have_a_form_of_its_own(tmp_path):
         [None, None],
     ]
     assert "records that skip names, which are left out: 1" in sentences
+
+
+def test_the_export_of_the_guide_is_read(tmp_path):
+    export, told = (block.text for block in blocks("docs/how-to/prepare-your-export.md")[1:3])
+    (tmp_path / "export.csv").write_bytes(export.encode("cp1252"))
+    path = declared(tmp_path, told)
+    columns = [Numeric(name, 0, 300, missing=True) for name in ("height", "sbp", "crp")]
+    kinds = (Categorical("sex", ("m", "f")), Categorical("smoker", ("y",), missing=True))
+    found, sentences = cells(path, *columns, Datetime("admitted", "2020-01-01", "2030-01-01", unit="min"), *kinds)
+    times = [datetime(2023, 4, 3, 10, 15), datetime(2023, 1, 31)]
+    assert found == [[180, None], [120, 135], [2.5, 12.5], times, ["f", "m"], [None, None]]
+    assert sentences == [
+        "records that skip names, which are left out: 1",
+        "1 column is not in the schema and ignored: 'Patient'",
+    ]
 
 
 def test_codes_keep_zeros_and_digits(tmp_path):
@@ -413,7 +429,7 @@ def test_a_workbook_is_read_with_its_numbers_and_dates(tmp_path):
     )
     assert x == [1.234, 1234.5, 1234, None]
     assert (code[0], code[1][:15], code[2:]) == ("007", "123456789012345", ["5", "True"])
-    assert when[1] == datetime(2023, 4, 3, 11)
+    assert when == [datetime(2023, 4, 3, 10, 15), datetime(2023, 4, 3, 11), datetime(2023, 4, 3, 10, 30), None]
     assert any("formulas without a stored value" in one and one.endswith(": 1") for one in sentences)
     assert any("more than 15 digits" in one and one.endswith(": 1") for one in sentences)
     with pytest.raises(SchemaError, match=r"no sheet 'visit'.*nothing|it has"):

@@ -243,7 +243,8 @@ def read_frame(
     All cells of a CSV file are text, empty ones and spellings of missing values included. Other sources keep their
     types, except that bytes become text (:func:`~fedsynth.data.sources.arrow.readable`), and so do a database's exact
     decimals. Under every schema, :func:`~fedsynth.encoding.encode` makes of the frame what
-    :func:`read_table` makes of the source. ``columns`` selects columns by name (default: all). Rows of a database are
+    :func:`read_table` makes of the source, except for what a source file declares of all numbers or all times: which
+    columns these are, only a schema says. ``columns`` selects columns by name (default: all). Rows of a database are
     sorted by content. Malformed lines of a CSV file are left out and reported in the log. ``strict`` refuses text that
     is not UTF-8, and times of a database that cannot be represented, where otherwise such cells are replaced one by
     one. Raises :class:`SchemaError` for these, for an unknown column, for an invalid file that is declared ``rfc4180``,

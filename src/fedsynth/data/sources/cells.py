@@ -104,9 +104,10 @@ class Reading:
             texts = pc.if_else(matches, kept, None)
         if self.forms.recode:
             names = pa.array(list(self.forms.recode), pa.string())
-            values = pa.array([str(value) for value in self.forms.recode.values()], pa.string())
+            exact = "e0" if self.kind == "number" else ""  # of a number in the file, no declared mark applies
+            values = [f"{v}{exact}" if isinstance(v, float) else str(v) for v in self.forms.recode.values()]
             at = pc.index_in(texts, names)
-            texts = pc.if_else(pc.is_valid(at), values.take(at), texts)
+            texts = pc.if_else(pc.is_valid(at), pa.array(values, pa.string()).take(at), texts)
         texts = pc.if_else(self._is_missing(texts), None, texts)
         if self.kind == "text":
             return texts, faults
