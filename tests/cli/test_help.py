@@ -149,12 +149,12 @@ def test_examples_run_as_they_stand(tmp_path):
     for line in ran:
         code, _, complaints = call(tmp_path, line.removeprefix("fedsynth "))
         assert code == 0, f"{line}: {complaints}"
-    assert len(ran) == 10
+    assert len(ran) == 11
 
 
 @pytest.mark.slow
 def test_all_examples_of_the_main_commands_run_as_they_stand(tmp_path):
-    for files in ("patients.csv --schema agreed.toml", "train.csv test.csv synthetic.csv"):
+    for files in ("patients.csv --schema agreed.toml", "train.csv test.csv synthetic.csv", "north.csv south.csv"):
         assert call(tmp_path, f"example {files} --rows 1200")[0] == 0
     paths = ["simulate", "report", "compare", "plan", "advise"]
     for line in [line for path in paths for line in examples()[f"fedsynth {path}"]]:

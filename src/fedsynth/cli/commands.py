@@ -36,11 +36,11 @@ def simulate(
     force: bool = False,
     json_: bool = False,
 ) -> None:
-    r"""Split one table over simulated sites, or take each site's own, and synthesize it.
+    r"""Split one table over simulated sites and synthesize it.
 
     Writes a folder with the synthetic table, the fitted model, and a ledger: every answer that was released, with its
     privacy cost. Without --config, --epsilon and --delta are required. Without --schema, a schema is drafted from the
-    data, which the guarantee does not cover.
+    data, which the guarantee does not cover. With --site, each site has a table of its own.
 
     Examples:
 
@@ -55,7 +55,7 @@ def simulate(
         --trust secure --trust-set min_honest=4 \
         --epsilon 1 --delta 1e-6 --out secure-run
 
-      fedsynth simulate --site north=north.toml --site south=south.xlsx \
+      fedsynth simulate --site north=north.csv --site south=south.csv \
         --schema agreed.toml --epsilon 1 --delta 1e-6 --out two-sites
 
       fedsynth simulate --config run/run.toml --out again
