@@ -395,7 +395,7 @@ def _refuse_misplaced(what: str, content: Mapping[str, Any]) -> None:
     peers = peers if isinstance(peers := deployment.get("peers", {}), dict) else {}
     sections: list[tuple[str, Iterable[str]]] = [
         ("", set(content) - head),
-        ("deployment", set(deployment) - deployed),
+        ("deployment", set(deployment) - deployed - {"site"}),  # there, it means sites
         ("deployment.peers", set(peers) - set(sites)),
         ("trust_options", tables.get("trust_options", {})),
         ("options", _no_options(content.get("method"), set(tables.get("options", {})) & (head | deployed))),

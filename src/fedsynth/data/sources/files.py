@@ -147,7 +147,7 @@ class ParquetRows(RowFile):
 
 
 FORMATS: dict[str, type[RowFile]] = {".csv": CsvRows, ".parquet": ParquetRows}
-"""Formats that are read and written."""
+"""Formats by suffix; .tsv, .txt and compressed text (.gz) are read as .csv is."""
 _TEXTS = (".csv", ".tsv", ".txt")
 SOURCE_FILE, WORKBOOK = ".toml", ".xlsx"
 
@@ -158,10 +158,11 @@ def is_csv(path: Path) -> bool:
 
 
 def open_file(path: Path) -> RowFile | None:
-    """Return a text or Parquet file as the source of its rows; ``None`` for a file of any other suffix."""
+    """Return a text file, or one of :data:`FORMATS`, as the source of its rows; ``None`` for any other suffix."""
     if is_csv(path):
         return CsvRows(path)
-    return ParquetRows(path) if path.suffix.lower() == ".parquet" else None
+    kind = FORMATS.get(path.suffix.lower())
+    return None if kind is None else kind(path)
 
 
 def check_suffix(path: Path) -> None:
