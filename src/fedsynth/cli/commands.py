@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -287,12 +288,13 @@ def schema_draft(
         from the values.
     """
     from fedsynth.data.draft import draft_from_sdv, draft_schema
-    from fedsynth.data.read import read_frame
-    from fedsynth.data.sources import open_source
+    from fedsynth.data.text_form import read_raw
 
     metadata = None if sdv is None else load_object(sdv, "SDV metadata")
-    frame = read_frame(open_source(file, records=records), strict=True)
-    draft = draft_schema(frame) if metadata is None else draft_from_sdv(frame, metadata)
+    frame, form = read_raw(file, records)
+    with shown(not json_) as progress:
+        draft = draft_schema(frame, progress=progress) if metadata is None else draft_from_sdv(frame, metadata)
+    draft = replace(draft, source=(*form, *draft.source))
     text = draft.to_toml()
     if out is not None:
         if out.exists():
@@ -300,7 +302,8 @@ def schema_draft(
         write_whole(out, text)
     if json_:
         left_out = list(draft.left_out)
-        print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes, "left_out": left_out}))
+        told = {"digest": draft.schema.digest, "notes": draft.notes, "left_out": left_out, "source": draft.source}
+        print(json.dumps({"schema": text, **told}))
     elif out is None:
         print(text)
     else:
@@ -308,6 +311,8 @@ def schema_draft(
             for note in notes:
                 tell(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
         rest = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
+        for line in draft.source:
+            tell(f"source file: {line}")
         tell(
             f"\n{errors.number_of(len(draft.schema.names), 'column')} in {out}{rest}. This DRAFT is derived from rows: "
             "edit it before sharing."

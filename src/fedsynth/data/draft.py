@@ -1,8 +1,8 @@
 """Drafts of schemas, made from one site's own file, for a person to edit before the schema is shared.
 
 A draft is derived from the data: its bounds, bin edges, categories and missing flags are facts about that site's rows,
-which no privacy budget covers. So are its notes, which its TOML file holds as comments: they name rare categories and
-common values.
+which no privacy budget covers. So are its notes, which its TOML file holds as comments. Neither quotes a value of an
+identifier, or one that fewer than ``rare`` rows have.
 """
 
 from __future__ import annotations
@@ -11,15 +11,34 @@ import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedsynth.data.sdv import sdv_kinds
+from fedsynth.data.recognise import (
+    INTEGER,
+    ISO,
+    PLAIN,
+    Cells,
+    Counts,
+    Floats,
+    Found,
+    all_match,
+    as_numbers,
+    as_times,
+    key_of,
+    looks_like_a_value,
+    one_line,
+    parsed_times,
+    recognise,
+    recognise_numbers,
+    totals,
+)
+from fedsynth.data.sdv import sdv_formats, sdv_kinds
 from fedsynth.errors import SchemaError, number_of
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import (
@@ -31,6 +50,7 @@ from fedsynth.schema.columns import (
     Datetime,
     Numeric,
     distinct_values,
+    is_missing,
     is_text,
     readable,
     sound_bounds,
@@ -39,8 +59,11 @@ from fedsynth.schema.columns import (
 _HEADER = """\
 # DRAFT, derived from one site's data. Do not share it as it is: bounds, edges, lists of categories, missing flags and
 # these comments are facts about real rows, and no privacy budget covers them. Replace them by facts that are known
-# without looking at the rows (code books, law, physics), delete rare categories (or set unknown = "other"), these
-# comments and the line draft = true, then share the file: all sites must use the same schema.
+# without looking at the rows (code books, law, physics), delete these comments and the line draft = true, then share
+# the file: all sites must use the same schema.
+"""
+_SOURCE = """\
+# This file has a form of its own. A source file, which never leaves the site, says how it is read:
 """
 
 _MADE_UP = "an identifier"
@@ -55,6 +78,7 @@ _SUGGESTED = """\
 _LAST_YEAR = 9999
 _MISSING = frozenset(MISSING)
 _ATOM, _MAX_ATOMS = 0.05, 5  # a value gets its own bin from this share of the rows on; most such values per column
+_FEW = 20  # numbers of at most so many values are listed one by one
 
 
 @dataclass(frozen=True)
@@ -62,16 +86,20 @@ class Draft:
     """A schema proposed from one site's rows, for a person to edit before it is shared.
 
     ``notes`` are sentences for its editor by column, including columns that were left out; they state facts about rows,
-    as the schema does.
+    as the schema does. ``entries`` are lines by column that may be pasted in place of the column's own, and ``source``
+    the lines of a source file that reads the file's form.
     """
 
     schema: Schema
     notes: dict[str, list[str]]
+    entries: dict[str, list[str]] = field(default_factory=dict)
+    source: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> dict[str, list[str]]:
         """The columns of the file that the schema leaves out, with the reasons."""
-        return {name: notes for name, notes in self.notes.items() if name not in self.schema.names}
+        kept = set(self.schema.names)
+        return {name: notes for name, notes in self.notes.items() if name not in kept}
 
     def to_toml(self) -> str:
         """Return the schema as TOML text, with the notes and a warning against sharing it unedited as comments."""
@@ -79,81 +107,196 @@ class Draft:
         left_out = [f"# left out: {_comment(name)}: {note}\n" for name in self.left_out for note in remarks[name]]
         if any(_MADE_UP in line for line in left_out):
             left_out.append(_SUGGESTED)
-        return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(remarks)
+        source = [_SOURCE, *(f"#     {_comment(line)}\n" for line in self.source)] if self.source else []
+        for name, lines in self.entries.items():
+            remarks[name] = [*remarks.get(name, []), *map(_comment, lines)]
+        return _HEADER + "".join([*source, *left_out]) + "\n" + self.schema.to_toml(remarks)
 
 
-def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 10, bins: int = 32) -> Draft:
+def draft_schema(
+    frame: pd.DataFrame,
+    *,
+    max_categories: int = 50,
+    rare: int = 10,
+    bins: int = 32,
+    progress: Progress = ignore_progress,
+) -> Draft:
     """Return a draft of the schema of ``frame``, whose rows determine the columns' types, values and bounds.
 
-    Columns of text, such as those of a CSV file, are first converted to the type that all their values have in common
-    (:func:`parse_text`); the usual spellings of missing values are missing.
+    What a column is follows from its distinct cells as text (:mod:`fedsynth.data.recognise`), also where the frame has
+    types of its own. Usual spellings of missing values are missing, but "NA" and "None" among texts are values.
 
-    * Text with at most ``max_categories`` distinct values becomes categorical. With more, the ``max_categories``
-      commonest are listed and the others counted as "other". Text in which over 20 values all differ, or in which the
-      distinct values exceed both ``max_categories`` and half the values present, is left out as an identifier or free
-      text.
+    * Text with at most ``max_categories`` distinct values becomes categorical. Values with fewer than ``rare`` rows,
+      and all beyond the ``max_categories`` commonest, are counted as "other". Identifiers and free text are left out:
+      text in which over 20 values all differ, or in which distinct values exceed both 50 and half the values present,
+      or whose name or form is that of an identifier.
     * ``true`` and ``false`` become boolean.
-    * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical, and columns with
-      integers beyond 2^53 are treated as text. Other numbers get ``bins`` bins between bounds rounded outwards (or
-      about one for each value, if integers or decimals admit fewer), and up to five values that 5 % of the rows share
-      get bins of their own. Integers that look as if they number the rows (over 100 values, all different and close
-      together) are left out.
+    * Whole numbers with at most 20 distinct values become categorical if none is rare, and codes (by their name, by
+      leading zeros, or because they repeat and lie far apart) become categorical texts. Other numbers get ``bins`` bins
+      between bounds rounded outwards (or about one for each value, if integers or decimals admit fewer), and values
+      that 5 % of the rows share, or all of at most 20, get bins of their own.
     * Times get ``bins`` bins between whole years, or one for each day or second, if these are fewer.
 
-    The notes for its editor count the categories with fewer than ``rare`` rows, and name up to eight of them. Raises
-    :class:`SchemaError` for a table without rows, or if no column is left.
+    Values that are dates, numbers and words for missing in a form of the site's own are drafted as what they mean, and
+    ``source`` of the draft declares the form. Raises :class:`SchemaError` for a table without rows or a header, and if
+    no column is left.
     """
-    if frame.empty:
-        raise SchemaError("the table has a header but no rows; pass a table with at least one row")
-    columns: list[Column] = []
+    _check_frame(frame)
     notes: dict[str, list[str]] = {}
-    for name in frame:
-        column, remarks = _draft_column(str(name), _guessed(frame[name]), max_categories, rare, bins)
+    source: dict[str, dict[str, str]] = {}
+    rows, skip = _without_totals(frame)
+    found: dict[str, Found] = {}
+    for at, (name, values) in enumerate(rows.items()):
+        found[str(name)] = _found(str(name), values, rare, ".")
+        progress("columns", at + 1, rows.shape[1])
+    if any(each.entries.get("decimal") == '","' for each in found.values()):
+        doubtful = [name for name, each in found.items() if each.either]
+        found |= {name: _found(name, rows[name], rare, ",") for name in doubtful}
+    columns: list[Column] = []
+    entries: dict[str, list[str]] = {}
+    for name, each in found.items():
+        column, remarks, lines = _column(name, each, max_categories, rare, bins)
         if column is not None:
             columns.append(column)
+            if lines:
+                entries[name] = lines
         if remarks:
-            notes[str(name)] = remarks
+            notes[name] = remarks
+        if each.entries and column is not None:
+            source[name] = each.entries
     if not columns:
         raise SchemaError(
-            "no column of the file can be modelled: all look empty, like identifiers or like free text; write the "
-            "schema by hand (docs/schema.md)"
+            "no column of the file can be modelled: all look empty, rare, like identifiers or like free text; write "
+            "the schema by hand (docs/schema.md)"
         )
-    return Draft(Schema(tuple(columns), drafted=True), notes)
+    return Draft(Schema(tuple(columns), drafted=True), notes, entries, tuple(_source_lines(source, skip)))
 
 
-def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
+def _source_lines(source: Mapping[str, Mapping[str, str]], skip: Mapping[str, list[str]]) -> list[str]:
+    """Return the lines of a source file: what all columns concerned share first, then those of single columns."""
+    shared = {}
+    for key in ("decimal", "dates"):
+        forms = {own[key] for own in source.values() if key in own}
+        if len(forms) == 1 and '"excel"' not in forms:
+            shared[key] = forms.pop()
+    lines = [f"{key} = {form}" for key, form in shared.items()]
+    lines += [f"skip = {one_line(skip)}"] if skip else []
+    for name, own in source.items():
+        if rest := {key: entry for key, entry in own.items() if key not in shared}:
+            lines += [f"[column.{key_of(name)}]", *(f"{key} = {entry}" for key, entry in rest.items())]
+    return lines
+
+
+def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, rare: int = 10, bins: int = 32) -> Draft:
     """Return a draft of a schema with the column types of SDV ``metadata``, and with values and bounds from ``frame``.
 
-    ``metadata`` is as in :func:`~fedsynth.data.sdv.sdv_kinds`. ``bins`` is the number of bins of numbers and times, to
-    which common values add bins of their own. Columns that the metadata does not describe, or marks as identifying,
-    text or unknown, are left out. Raises :class:`SchemaError` for a column of the metadata that is missing in the frame
-    or has values of another type, if no column is left, and for metadata that is not SDV's or describes several tables.
+    ``metadata`` is as in :func:`~fedsynth.data.sdv.sdv_kinds`, and its ``datetime_format`` is that of the cells.
+    ``rare`` and ``bins`` are as in :func:`draft_schema`. Columns that the metadata does not describe, or marks as
+    identifying, text or unknown, are left out. Raises :class:`SchemaError` for a column of the metadata that is missing
+    in the frame or has values of another type, if no column is left, and for metadata that is not SDV's or describes
+    several tables.
     """
-    kinds = sdv_kinds(metadata)
+    _check_frame(frame)
+    kinds, formats = sdv_kinds(metadata), sdv_formats(metadata)
     if absent := [name for name in kinds if name not in frame.columns]:
         raise SchemaError(f"the file lacks the columns {absent} of the metadata; it has {', '.join(frame.columns)}")
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
+    source: dict[str, dict[str, str]] = {}
     for name in frame:
         if name not in kinds:
             notes[str(name)] = ["the metadata marks it as identifying, or does not describe it"]
             continue
-        present = _guessed(frame[name]).dropna()
-        try:
-            column, remarks = _as_kind(str(name), kinds[str(name)], present, len(present) < len(frame), bins)
-        except (TypeError, ValueError) as error:
+        found = _as_kind(str(name), kinds[str(name)], formats.get(str(name)), frame[name], rare)
+        if isinstance(found, str):
             raise SchemaError(
                 f"the metadata declares column {str(name)!r} as {kinds[str(name)]}, but the file's values do not fit "
-                f"({error}); correct its sdtype"
-            ) from error
+                f"({found}); correct its sdtype"
+            )
+        column, notes[str(name)], entries[str(name)] = _column(str(name), found, len(frame), rare, bins)
         if column is not None:
             columns.append(column)
-        notes[str(name)] = remarks
+        if found.entries:
+            source[str(name)] = found.entries
     if not columns:
         raise SchemaError(
             "according to the metadata, no column of the file can be modelled; give some of them another sdtype"
         )
-    return Draft(Schema(tuple(columns), drafted=True), notes)
+    return Draft(Schema(tuple(columns), drafted=True), notes, entries, tuple(_source_lines(source, {})))
+
+
+def _as_kind(name: str, kind: str, form: str | None, values: pd.Series[Any], rare: int) -> Found | str:
+    """Return a column as one of SDV's kinds, or why it is none."""
+    found = _found(name, values, rare, ".")
+    if found.kind in ("empty", {"datetime": "time", "numerical": "number"}.get(kind, kind)) and form is None:
+        return found
+    cells = _cells(name, readable(values))
+    if kind == "categorical":
+        if found.kind == "number" and found.whole:
+            found.kind = "category"
+            return found
+        return Found("category", cells.counts, cells.empty, labels=cells.texts)
+    held = cells.kept(np.array([text not in _MISSING for text in cells.texts], bool))
+    if kind == "boolean":
+        known = Boolean(name)
+        fits = all(known.code(text) >= 0 for text in held.texts)
+        return Found("boolean", held.counts, held.empty) if fits else "some are neither true nor false"
+    if kind == "datetime":
+        return as_times(held, rare, (form,) if form else None) or "they are no dates of one form"
+    return as_numbers(held, rare, ".") or "they are no numbers"
+
+
+def _check_frame(frame: pd.DataFrame) -> None:
+    """Raise :class:`SchemaError` for what is no data frame with rows and names of its own."""
+    if not isinstance(frame, pd.DataFrame):
+        raise SchemaError(
+            f"a schema is drafted from a pandas data frame, not from {type(frame).__name__}; convert it, as with "
+            "pd.DataFrame(...) or .to_pandas(), or read a file with fs.read_table"
+        )
+    if frame.empty:
+        raise SchemaError("the table has a header but no rows; pass a table with at least one row")
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise SchemaError(
+            "the names of the table's columns are not all text; name them, as with df.columns = df.columns.map(str)"
+        )
+    if twice := sorted({name for name, count in Counter(frame.columns).items() if count > 1}):
+        raise SchemaError(f"the table has two columns named {twice}; rename one of them")
+    if problem := no_header(frame):
+        raise SchemaError(problem)
+
+
+def no_header(frame: pd.DataFrame) -> str:
+    """Return why the names of a table seem to be a record, and what to do; "" if they do not. It quotes none."""
+    names = [str(name) for name in frame.columns]
+    values = [name.strip() for name in names if looks_like_a_value(name)]
+    numbers = [int(name) for name in values if re.fullmatch("[0-9]{1,9}", name)]
+    counted = len(numbers) == len(values) > 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    years = len(numbers) == len(values) < len(names) and all(1900 <= number <= 2100 for number in numbers)
+    first = frame.iloc[:1000]
+    texts = [name for name, kind in zip(names, frame.dtypes, strict=True) if kind.kind == "O" or is_text(first[name])]
+    repeated = sum(bool((first[name] == name).any()) for name in texts)
+    if (values and not counted and not years) or (texts and 2 * repeated >= len(texts) and len(names) > 1):
+        sample = one_line(["age", "sex", "..."])
+        return (
+            f"the table seems to have no header: {max(len(values), repeated)} of its {len(names)} names look like "
+            "values of a record, which would be published as names; write a header into the file, or declare the names "
+            f"in a source file: csv = {{ names = {sample} }}"
+        )
+    return ""
+
+
+def _without_totals(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, list[str]]]:
+    """Return the rows that are no sums of others, as a row "Total" is, and the words of the others by column."""
+    if len(frame) < _FEW:
+        return frame, {}
+    skip: dict[str, list[str]] = {}
+    gone = np.zeros(len(frame), bool)
+    for name, values in frame.items():
+        if (values.dtype == object or isinstance(values.dtype, pd.StringDtype)) and (words := totals(values)):
+            skip[str(name)] = words
+            gone |= values.isin(words).to_numpy(bool)
+    return (frame[~gone], skip) if skip else (frame, skip)
 
 
 def guess_types(frame: pd.DataFrame) -> pd.DataFrame:
@@ -193,13 +336,8 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     present = np.array([*(text not in _MISSING for text in distinct), False])
     missing = ~present[codes]
     texts = [text for text, there in zip(distinct, present.tolist(), strict=False) if there]
-    kinds = {
-        "boolean": r"(?i:true|false)",
-        "Int64": r"[+-]?(?:0|[1-9]\d{0,17})",
-        "Float64": _NUMBER,
-        "time": _TIME,
-    }
-    kind = next((kind for kind, form in kinds.items() if _all_match(texts, form)), None)
+    kinds = {"boolean": "(?i:true|false)", "Int64": INTEGER, "Float64": PLAIN, "time": ISO}
+    kind = next((kind for kind, form in kinds.items() if all_match(texts, form)), None)
     parsed = None if kind is None else _parsed(texts, kind)
     if parsed is None:
         return values.mask(missing) if missing.any() else values
@@ -217,129 +355,136 @@ def _parsed(texts: Sequence[str], kind: str) -> pd.Series[Any] | None:
     if kind == "boolean":
         return column.str.lower() == "true"
     if kind == "time":
-        aware = any(map(_ZONED.search, texts))
-        # A schema's finest unit is the microsecond; the unit that pandas would choose depends on its version.
-        parsed: pd.Series[Any] = pd.to_datetime(column, format="ISO8601", utc=aware, errors="coerce").dt.as_unit("us")
-        # Some are outside the range of pandas' nanoseconds.
-        return parsed if parsed.dt.year.between(1, 9999).all() else _far_times(texts, aware)
+        return parsed_times(texts)
     try:
         return pd.to_numeric(column)
     except ValueError:  # pandas before version 3 does not read 1e999
         return column.astype("float64")
 
 
-_NUMBER = r"[+-]?(?:0|[1-9]\d{0,17}|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?|[+-]?inf"
-_ZONED = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
-_TIME = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
-
-
-def _far_times(texts: Sequence[str], aware: bool) -> pd.Series[Any] | None:
-    """Return times of the years 1 to 9999 in microseconds (in UTC if ``aware``); ``None`` if one is not a time."""
-    try:
-        times = [datetime.fromisoformat(text) for text in texts]
-        plain = [(time - (time.utcoffset() or timedelta(0))).replace(tzinfo=None) for time in times]
-    except (ValueError, OverflowError):
-        return None
-    found: pd.Series[Any] = pd.Series(np.array(plain, dtype="datetime64[us]"))
-    return found.dt.tz_localize("UTC") if aware else found
-
-
-def _all_match(texts: Sequence[Any], form: str) -> bool:
-    """Return whether there is at least one text and all match the regular expression ``form``."""
-    # Python's engine, because pandas matches some text types by another engine.
-    whole = re.compile(form, re.ASCII).fullmatch
-    return bool(texts) and all(isinstance(text, str) and whole(text) for text in texts)
-
-
-def _as_kind(
-    name: str, kind: str, present: pd.Series[Any], missing: bool, bins: int
-) -> tuple[Column | None, list[str]]:
-    if not len(present):
-        return None, ["it has no values"]
-    if kind == "boolean":
-        boolean = Boolean(name, missing)
-        if (boolean.encode(present, np.zeros(len(present), dtype=bool)).codes < 0).any():
-            raise ValueError("some are neither true nor false")
-        return boolean, []
-    if kind == "categorical":
-        whole = pd.api.types.is_integer_dtype(present.dtype)
-        counts: Counter[Any] = Counter(present.astype("int64").tolist()) if whole else _labels(present)
-        return Categorical(name, tuple(sorted(counts)), missing), _rare(counts, rare=10)
-    if kind == "datetime":
-        return _draft_times(name, pd.to_datetime(present, format="ISO8601"), missing, bins, [])
-    return _draft_numbers(name, present.astype("float64"), missing, bins, [])
-
-
-def _draft_column(
-    name: str, values: pd.Series[Any], max_categories: int, rare: int, bins: int
-) -> tuple[Column | None, list[str]]:
+def _found(name: str, values: pd.Series[Any], rare: int, mark: str) -> Found:
+    """Return what a column is; a pandas category with an order is a column by itself."""
+    values = readable(values)
     present = values.dropna()
-    missing = len(present) < len(values)
+    empty = len(values) - len(present)
+    ones: Counts = np.ones(len(present), np.int64)
     if not len(present):
-        return None, ["has no values"]
+        return Found("empty", ones, empty)
     if unusable := _unusable(present):
-        return None, [f"holds {unusable}; write numbers, text or times"]
-    if pd.api.types.infer_dtype(present) == "decimal":
-        present = present.astype("float64")
-    notes = [f"missing in {number_of(len(values) - len(present), 'row')}"] if missing else []
+        return Found("text", ones, empty, notes=[f"holds {unusable}; write numbers, text or times"])
     if pd.api.types.is_bool_dtype(present.dtype):
-        return Boolean(name, missing), notes
+        return Found("boolean", ones, empty)
     if pd.api.types.is_datetime64_any_dtype(present.dtype):
-        return _draft_times(name, present, missing, bins, notes)
+        return Found("time", ones, empty, times=present)
+    if isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered:
+        cells = _cells(name, values)
+        order = [str(label) for label in values.dtype.categories if str(label) in set(cells.texts)]
+        counts = dict(zip(cells.texts, cells.counts.tolist(), strict=True))
+        return Found("category", np.array([counts[text] for text in order]), empty, labels=order, ordered=True)
     if pd.api.types.is_numeric_dtype(present.dtype):
-        distinct = present.nunique()
-        if (
-            pd.api.types.is_integer_dtype(present.dtype)
-            and distinct == len(present) > 100
-            and int(present.max()) - int(present.min()) < 2 * distinct
-        ):
-            return None, [f"looks like a row number or {_MADE_UP}: every row has a different value"]
-        codes = pd.api.types.is_integer_dtype(present.dtype) and bool(
-            (present > LARGEST_INTEGER).any() or (present < -LARGEST_INTEGER).any()
-        )
-        if pd.api.types.is_integer_dtype(present.dtype) and distinct <= min(20, max_categories) and not codes:
-            counts = Counter(present.tolist())
-            return Categorical(name, tuple(sorted(counts)), missing), notes + _rare(counts, rare)
-        if not codes:
-            return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
-        notes.append("integers beyond 2^53, which floating-point numbers cannot represent exactly, are taken as codes")
-    text = _labels(present)
-    if broken := sum("\ufffd" in value for value in text):
-        if 2 * broken > len(text):
-            return None, ["holds bytes that are no UTF-8 text; write numbers, text or times"]
-        notes.append(f"{number_of(broken, 'value')} with U+FFFD in place of bytes that are not UTF-8: write UTF-8")
-    if {value.lower() for value in text} <= {"true", "false"}:
-        return Boolean(name, missing), notes
-    distinct = len(text)
-    if distinct == len(present) > 20 or distinct > max(max_categories, len(present) // 2):
-        return None, [f"looks like {_MADE_UP} or free text: (nearly) every row has a different value"]
-    if distinct > max_categories:
-        text = Counter(dict(_commonest_first(text)[:max_categories]))
-        notes.append(f"{distinct} values; the {max_categories} commonest are listed, all others become 'other'")
-        return Categorical(name, tuple(sorted(text)), missing, unknown="other"), notes + _rare(text, rare)
-    return Categorical(name, tuple(sorted(text)), missing), notes + _rare(text, rare)
+        whole = bool(pd.api.types.is_integer_dtype(present.dtype))
+        numbers, counts = np.unique(present.to_numpy(None if whole else np.float64), return_counts=True)
+        if whole and not (int(numbers[0]) >= -LARGEST_INTEGER and int(numbers[-1]) <= LARGEST_INTEGER):
+            return recognise(Cells(name, list(map(str, numbers.tolist())), counts, empty), rare=rare)
+        if present.dtype == np.float32 or str(present.dtype) == "Float32":
+            numbers = np.array([float(str(np.float32(number))) for number in numbers])
+        found = Found("number", counts.astype(np.int64), empty, numbers=numbers.astype(np.float64), whole=whole)
+        return recognise_numbers(found, name, rare)
+    return recognise(_cells(name, values), rare=rare, mark=mark)
 
 
-def _labels(present: pd.Series[Any]) -> Counter[str]:
-    """Count the values of a column as labels: text as it is, any other value by its canonical text."""
-    which, distinct = distinct_values(present)
+def _cells(name: str, values: pd.Series[Any]) -> Cells:
+    """Return the distinct cells of a column as text: text as it is, any other value by its canonical text."""
+    which, distinct = distinct_values(values)
+    there = which >= 0
+    counted = np.bincount(which[there], minlength=len(distinct))
+    if all(isinstance(value, str) for value in distinct):
+        return Cells(name, distinct, counted, int((~there).sum()))
     counts: Counter[str] = Counter()
-    for value, count in zip(distinct, np.bincount(which, minlength=len(distinct)).tolist(), strict=True):
-        texts = (value,) if isinstance(value, str) else canonical_texts(value)
-        counts.update(dict.fromkeys(texts[-1:], count))
-    return counts
+    for value, count in zip(distinct, counted.tolist(), strict=True):
+        if not is_missing(value):
+            counts[value if isinstance(value, str) else (*canonical_texts(value), str(value))[0]] += count
+    present = np.array(list(counts.values()), np.int64)
+    return Cells(name, list(counts), present, len(values) - int(present.sum()))
+
+
+def _column(
+    name: str, found: Found, max_categories: int, rare: int, bins: int
+) -> tuple[Column | None, list[str], list[str]]:
+    """Return a column of the draft (``None``: it is left out) with its notes, and lines to paste in its place."""
+    if found.kind == "empty":
+        return None, ["has no values"], []
+    notes = [f"missing in {number_of(found.missing, 'row')}"] if found.missing else []
+    notes += found.notes
+    missing = found.missing > 0
+    if found.kind in ("text", "identifier"):
+        free = f"looks like {_MADE_UP} or free text: (nearly) every row has a different value"
+        return None, found.notes or [free], []
+    if found.kind == "boolean":
+        return Boolean(name, missing), notes, []
+    if found.kind == "time":
+        assert found.times is not None
+        column, notes = _draft_times(name, found.times, missing, bins, notes)
+        return column, notes, []
+    if found.kind == "number":
+        assert found.numbers is not None
+        few = found.whole and len(found.numbers) <= min(_FEW, max_categories)
+        common = int(found.counts.min()) >= rare or set(found.numbers.tolist()) <= {0.0, 1.0}
+        if few and common and not found.entries:
+            values = sorted(int(number) for number in found.numbers)
+            low, high = _outwards(float(values[0]), float(values[-1]), integer=True)
+            number = ['or a number: type = "numeric"', f"low = {low:g}", f"high = {high:g}", "integer = true"]
+            return Categorical(name, tuple(values), missing), notes, number if len(values) > 2 else []
+        return _draft_numbers(name, found.numbers, found.counts, missing, bins, rare, notes)
+    if found.kind == "code" and not found.labels:
+        assert found.numbers is not None
+        found.labels = [str(int(number)) for number in found.numbers]
+    if found.kind == "category" and found.numbers is not None:
+        found.labels = [str(int(number)) for number in found.numbers]
+        if int(found.counts.min()) >= rare:
+            return Categorical(name, tuple(sorted(int(label) for label in found.labels)), missing), notes, []
+    return _draft_categories(name, found, missing, max_categories, rare, notes)
+
+
+def _draft_categories(
+    name: str, found: Found, missing: bool, max_categories: int, rare: int, notes: list[str]
+) -> tuple[Column | None, list[str], list[str]]:
+    counts = dict(zip(found.labels, found.counts.tolist(), strict=True))
+    rows = sum(counts.values())
+    if broken := sum("\ufffd" in value for value in counts):
+        if 2 * broken > len(counts):
+            return None, ["holds bytes that are no UTF-8 text; write numbers, text or times"], []
+        notes.append(f"{number_of(broken, 'value')} with U+FFFD in place of bytes that are not UTF-8: write UTF-8")
+    if found.kind == "code":
+        notes.append("looks like codes, which are texts: 007 keeps its zeros, and no code lies between two others")
+    common = {value: count for value, count in _commonest_first(counts)[:max_categories] if count >= rare}
+    if not common:
+        return None, [*notes, f"no value has {rare} rows: listing any might identify a person"], []
+    values = tuple(value for value in found.labels if value in common) if found.ordered else tuple(sorted(common))
+    few = sum(count < rare for count in counts.values())
+    if len(common) == len(counts):
+        return Categorical(name, values, missing, found.ordered), notes, []
+    if few:
+        many, their = ("1 value has", "its") if few == 1 else (f"{few} values have", "their")
+        notes.append(f"{many} fewer than {rare} rows, and {their} presence may identify a person: counted as 'other'")
+    rest = rows - sum(common.values())
+    notes.append(
+        f"{len(counts)} values; the {len(common)} commonest are listed, all others become 'other' "
+        f"({rest} of {rows} rows, {rest / rows:.1%}); list more of them from a code book"
+    )
+    return Categorical(name, values, missing, found.ordered, unknown="other"), notes, []
 
 
 def _draft_numbers(
-    name: str, present: pd.Series[Any], missing: bool, bins: int, notes: list[str]
-) -> tuple[Column | None, list[str]]:
-    usable = present[present.abs() <= LARGEST]
-    if not len(usable) or not sound_bounds(float(usable.min()), float(usable.max())):
-        return None, [f"no two numbers lie within {LARGEST:g} in size and {1 / LARGEST:g} apart: use another unit"]
-    if len(usable) < len(present):
-        notes.append(f"{len(present) - len(usable)} numbers are infinite or beyond {LARGEST:g} and will be clipped")
-        present = usable
-    integer = bool((present % 1 == 0).all() and present.abs().max() < LARGEST_INTEGER)
+    name: str, numbers: Floats, counts: Counts, missing: bool, bins: int, rare: int, notes: list[str]
+) -> tuple[Column | None, list[str], list[str]]:
+    usable = np.abs(numbers) <= LARGEST
+    present, held = numbers[usable], counts[usable]
+    if not len(present) or not sound_bounds(float(present.min()), float(present.max())):
+        return None, [f"no two numbers lie within {LARGEST:g} in size and {1 / LARGEST:g} apart: use another unit"], []
+    if not usable.all():
+        notes.append(f"{int(counts[~usable].sum())} numbers are infinite or beyond {LARGEST:g} and will be clipped")
+    integer = bool((present % 1 == 0).all() and np.abs(present).max() < LARGEST_INTEGER)
     low, high = _outwards(float(present.min()), float(present.max()), integer)
     notes.append(f"bounds rounded outwards from the smallest and largest value in the rows to [{low:g}, {high:g}]")
     decimals = None if integer else _decimals(present)
@@ -347,31 +492,40 @@ def _draft_numbers(
         bins = max(1, min(bins, round((high - low) * 10**decimals)))
     column = Numeric(name, low, high, None, bins, integer, decimals, missing)
     digits = decimals or 0
-    atoms = sorted({round(value, digits) for value in _atoms(present, column)})
+    atoms = sorted({round(value, digits) for value in _atoms(present, held, column, rare)})
     if atoms:
         own = [edge for value in atoms for edge in (value, round(value + 10.0**-digits, digits)) if low < edge < high]
         edges = tuple(sorted({*np.round(column.bin_edges, digits).tolist(), *own}))
         column = Numeric(name, low, high, edges, bins, integer, decimals, missing)
         notes.append(f"separate bins for the values {', '.join(f'{value:g}' for value in atoms)}, common in the rows")
-    return column, notes
+    lines = []
+    whole = float(held[present % 1 == 0].sum() / held.sum())
+    if 0.99 <= whole < 1:
+        notes.append(f"{whole:.1%} of the numbers are whole; integer = true leaves the others out")
+        lines = ["in place of decimals: integer = true"]
+    if not integer and len(present) <= _FEW and atoms:
+        listed = one_line([f"{value:.15g}" for value in atoms])
+        lines += ['or listed values: type = "categorical"', f"values = {listed}"]
+        lines += ['unknown = "other"'] * (len(atoms) < len(present))
+    return column, notes, lines
 
 
-def _atoms(present: pd.Series[Any], column: Numeric) -> list[float]:
+def _atoms(present: Floats, counts: Counts, column: Numeric, rare: int) -> list[float]:
     """Return the few most common values, which bins would otherwise merge with their neighbours."""
     if not column.integer and column.decimals is None:
         return []
     if len(column.bin_edges) > column.high - column.low and column.integer:
         return []  # every value has its own bin already
-    shares = present.value_counts(normalize=True)
-    shares = shares[shares >= _ATOM]
-    common = dict(zip(shares.index.tolist(), shares.tolist(), strict=True))
-    return sorted(value for value, _ in _commonest_first(common)[:_MAX_ATOMS])
+    few = len(present) <= _FEW
+    least = rare if few else max(rare, _ATOM * counts.sum())
+    common = {float(value): int(count) for value, count in zip(present, counts, strict=True) if count >= least}
+    return sorted(value for value, _ in _commonest_first(common)[: _FEW if few else _MAX_ATOMS])
 
 
-def _decimals(present: pd.Series[Any]) -> int | None:
+def _decimals(present: Floats) -> int | None:
     """Return the number of decimals that all values need, or None for more than six."""
     for digits in range(1, 7):
-        if np.allclose(present, present.round(digits), rtol=0, atol=1e-9):
+        if np.allclose(present, np.round(present, digits), rtol=0, atol=1e-9):
             return digits
     return None
 
@@ -403,15 +557,6 @@ def _unusable(present: pd.Series[Any]) -> str:
 def _commonest_first(counts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """Return values with their counts, commonest first; ties are ordered by value, independently of the row order."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _rare(counts: Mapping[Any, int], rare: int) -> list[str]:
-    few = [str(value) for value, count in _commonest_first(counts) if count < rare]
-    if not few:
-        return []
-    shown = ", ".join(repr(value) for value in few[:8]) + (", ..." if len(few) > 8 else "")
-    many, their = ("1 value has", "its") if len(few) == 1 else (f"{len(few)} values have", "their")
-    return [f"{many} fewer than {rare} rows, and {their} presence may identify a person: {shown}"]
 
 
 def _outwards(low: float, high: float, integer: bool) -> tuple[float, float]:

@@ -32,6 +32,13 @@ def sdv_kinds(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[
     return {name: kind if kind in _KINDS else "categorical" for name, kind in kept.items()}
 
 
+def sdv_formats(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[str, str]:
+    """Return the ``datetime_format`` of each column that states one; arguments are those of :func:`sdv_kinds`."""
+    columns: Mapping[str, Mapping[str, Any]] = _table(metadata, table).get("columns", {})
+    formats = {name: entry.get("datetime_format") for name, entry in columns.items()}
+    return {name: form for name, form in formats.items() if isinstance(form, str)}
+
+
 def _table(metadata: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     tables: Mapping[str, Mapping[str, Any]] | None = metadata.get("tables")
     if tables is None:
