@@ -113,10 +113,6 @@ FAILS: dict[str, tuple[bytes | pa.Table, str]] = {
     "repeated names": (csv("a,a,b", ["1,2,3"] * 40), "two columns named ['a']"),
     "only missing": (csv("x,y", ["NA,?"] * 40), "no column of the file can be modelled"),
     "only identifiers": (csv("id,name", [f"{row},n{row}" for row in range(200)]), "no column of the file"),
-    "UTF-16": (GOOD.decode().encode("utf-16"), "header is not UTF-8"),
-    "Latin-1 names": ("age,café\n".encode("latin-1") + b"30,a\n31,b\n" * 20, "header is not UTF-8"),
-    "Latin-1 values": (b"age,g\n" + "30,café\n31,thé\n".encode("latin-1") * 20, "text that is not UTF-8"),
-    "lone surrogates": (b"age,g\n30,\xed\xa0\x80\n" + b"31,b\n" * 20, "text that is not UTF-8"),
     "random bytes": (np.random.default_rng(0).bytes(5000), "not UTF-8"),
     "NUL only": (b"\0" * 1000, "a header but no rows"),
     "header of 10 MB": (b"age," + b"z" * LONG + b"\n1,2\n", "too long"),
@@ -125,6 +121,13 @@ FAILS: dict[str, tuple[bytes | pa.Table, str]] = {
     "same names": (pa.Table.from_arrays([pa.array([1]), pa.array([1])], names=["a", "a"]), "two columns named ['a']"),
     "text.parquet": (b"PAR1 hello", "is not a Parquet file"),
     "empty.parquet": (b"", "is not a Parquet file"),
+}
+
+ENCODED: dict[str, tuple[bytes, str, str]] = {
+    "UTF-16": (GOOD.decode().encode("utf-16"), "header is not UTF-8", "utf-16"),
+    "Latin-1 names": ("age,café\n".encode("latin-1") + b"30,a\n31,b\n" * 20, "header is not UTF-8", "cp1252"),
+    "Latin-1 values": (b"age,g\n" + "30,café\n31,thé\n".encode("latin-1") * 20, "text that is not UTF-8", "cp1252"),
+    "lone surrogates": (b"age,g\n30,\xed\xa0\x80\n" + b"31,b\n" * 20, "text that is not UTF-8", "cp1252"),
 }
 
 
@@ -175,6 +178,17 @@ def test_an_impossible_file_ends_in_one_sentence_and_leaves_nothing(tmp_path, ca
     assert run("evaluate", file, file, "--schema", agreed, "--out", out) in (3, 6)
     assert capsys.readouterr().err.count("\n") <= 2
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file.name, agreed.name])
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_another_encoding_is_drafted_with_its_declaration_and_never_read_for_a_run(tmp_path, capsys, name):
+    content, says, encoding = ENCODED[name]
+    file, out = put(tmp_path, name, content), tmp_path / "out"
+    assert run("schema", "draft", file) == 0
+    assert f'csv = {{ encoding = "{encoding}"' in capsys.readouterr().out
+    assert run("simulate", "--data", file, *BUDGET, "--out", out) == 3
+    assert says in capsys.readouterr().err
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def no_header(frame: pd.DataFrame) -> str:
     years = len(numbers) == len(values) < len(names) and all(1900 <= number <= 2100 for number in numbers)
     first = frame.iloc[:1000]
     texts = [name for name, kind in zip(names, frame.dtypes, strict=True) if kind.kind == "O" or is_text(first[name])]
-    repeated = sum(bool((first[name] == name).any()) for name in texts)
+    repeated = sum(any(isinstance(cell, str) and cell == name for cell in first[name]) for name in texts)
     if (values and not counted and not years) or (texts and 2 * repeated >= len(texts) and len(names) > 1):
         sample = one_line(["age", "sex", "..."])
         return (
@@ -364,6 +364,8 @@ def _parsed(texts: Sequence[str], kind: str) -> pd.Series[Any] | None:
 
 def _found(name: str, values: pd.Series[Any], rare: int, mark: str) -> Found:
     """Return what a column is; a pandas category with an order is a column by itself."""
+    if isinstance(values.dtype, pd.StringDtype):
+        return recognise(_cells(name, values), rare=rare, mark=mark)
     values = readable(values)
     present = values.dropna()
     empty = len(values) - len(present)
@@ -428,7 +430,7 @@ def _column(
         return column, notes, []
     if found.kind == "number":
         assert found.numbers is not None
-        few = found.whole and len(found.numbers) <= min(_FEW, max_categories)
+        few = found.whole and bool(np.isfinite(found.numbers).all()) and len(found.numbers) <= min(_FEW, max_categories)
         common = int(found.counts.min()) >= rare or set(found.numbers.tolist()) <= {0.0, 1.0}
         if few and common and not found.entries:
             values = sorted(int(number) for number in found.numbers)

@@ -60,7 +60,7 @@ _DRESSED = re.compile(
 _KNOWN_UNITS = frozenset(_UNITS.split())
 _GROUPED = {
     mark: re.compile(
-        rf"(?:[1-9][0-9]{{0,2}}(?P<by>[{other}'’   ])[0-9]{{3}}(?:(?P=by)[0-9]{{3}})*|0|[1-9][0-9]*)"
+        rf"(?:[1-9][0-9]{{0,2}}(?P<by>[{other}'’   ])[0-9]{{3}}(?:(?P=by)[0-9]{{3}})*|0|[1-9][0-9]{{0,17}})"
         rf"(?:\{mark}[0-9]*)?|\{mark}[0-9]+"
     )
     for mark, other in ((".", ","), (",", "."))
@@ -166,8 +166,9 @@ def recognise(cells: Cells, *, rare: int = 10, mark: str = ".") -> Found:
             f'{count} cells read {text!r}, a value here; if it means missing: missing = ["{text}"]'
             for text, count in kept.items()
         ]
-    found = _labelled(held, rare, code=found is not None)
-    found.notes[:0] = notes
+    labelled = _labelled(held, rare, code=found is not None)
+    labelled.notes[:0] = [*notes, *(found.notes if found else [])]
+    found = labelled
     return found
 
 
@@ -202,9 +203,12 @@ def as_times(cells: Cells, rare: int, declared: Sequence[str] | None = None) -> 
     forms = [form for form, count in fitting.items() if count >= least and 2 * count > len(sample)]
     read: dict[str, pd.Series[Any]] = {}
     forms = list(declared or forms)
+    if not forms:
+        return None
     column = pd.Series(list(cells.texts), dtype=object).str.strip()
     for form in forms:
         times = pd.to_datetime(column, format=form, errors="coerce")
+        times = times.where(times.dt.year.between(1, 9999))
         odd = times.isna().to_numpy()
         if form.startswith("%Y%m%d") and (len(column) < 3 or not times.dropna().dt.year.between(1900, 2100).all()):
             continue
@@ -238,8 +242,10 @@ def _likely(sample: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
 
 def parsed_times(texts: Sequence[str]) -> pd.Series[Any] | None:
     """Return ISO 8601 texts as times (in UTC if any has a zone); ``None`` if one is not in the calendar."""
+    aware = any(_ZONED.search(text, 10) for text in texts)
+    if len(texts) < _MANY:
+        return _far_times(texts, aware)
     column = pd.Series(list(texts), dtype=object)  # independent of pandas' default type for text
-    aware = any(map(_ZONED.search, (text[10:] for text in texts)))
     # A schema's finest unit is the microsecond; the unit that pandas would choose depends on its version.
     parsed: pd.Series[Any] = pd.to_datetime(column, format="ISO8601", utc=aware, errors="coerce").dt.as_unit("us")
     # Some are outside the range of pandas' nanoseconds.
@@ -335,6 +341,10 @@ def _numbers(cells: Cells, rare: int, mark: str) -> Found | None:
     found = as_numbers(cells, rare, mark)
     if found is None:
         return None
+    assert found.numbers is not None
+    if found.whole and np.abs(found.numbers).max() > LARGEST_INTEGER:
+        why = "integers beyond 2^53, which floating-point numbers cannot represent exactly, are taken as codes"
+        return Found("code", cells.counts, cells.empty, notes=[why])
     if not found.entries and _other_zeros(found):
         return Found("code", cells.counts, cells.empty)
     return recognise_numbers(found, cells.name, rare)
@@ -662,6 +672,8 @@ def _ending(values: pd.Series[Any]) -> list[str]:
 def looks_like_a_value(name: str) -> bool:
     """Return whether a name reads as a number or a date."""
     text = name.strip()
+    if not re.match(r"[+\-.]?[0-9]|[A-Z][a-z]{2,8} [0-9]", text):
+        return False
     return bool(re.fullmatch(f"{PLAIN}|{_LEADING}|{ISO}", text)) or any(
         form.fullmatch(text) for form in _FORMS.values()
     )

@@ -77,10 +77,11 @@ def read_raw(place: str, records: Records | None = None) -> tuple[pd.DataFrame, 
     counted in the log. Raises :class:`SchemaError` for a file of another kind, and one without a header.
     """
     path = Path(place)
-    if path.suffix.lower() not in SUFFIXES or not path.is_file():
+    usual = path.suffix.lower() == ".csv"
+    if path.suffix.lower() not in SUFFIXES or not path.is_file() or (usual and records == "rfc4180"):
         return read_frame(open_source(place, records=records), strict=True), []
     form = text_form(path)
-    if form.is_default and path.suffix.lower() == ".csv":
+    if form.is_default and usual:
         return read_frame(open_source(place, records=records), strict=True), []
     return _read(path, form, records), form.lines()
 
@@ -92,11 +93,13 @@ def text_form(path: Path) -> TextForm:
     if kind := next((kind for begins, kind in _KINDS.items() if start.startswith(begins)), ""):
         raise SchemaError(f"{path.name} is {kind}, not text; save its table as CSV, with a header")
     encoding = _encoding(path, start)
-    text = start.decode(encoding, "ignore")
+    if not encoding:
+        return TextForm(",")  # no text, as reading it says
+    text = start.decode(encoding, "ignore").removeprefix("\ufeff")
     lines = text.split("\n")[: _LINES + 1]
     if len(start) == _START or len(lines) > _LINES:
         lines = lines[:-1]
-    lines = [line.removesuffix("\r") for line in lines]
+    lines = [line.removesuffix("\r") for line in lines] or [""]
     declared = lines[0][4:5] if lines[0].lower().startswith("sep=") else ""
     candidates = [_fitted(lines, mark, bool(declared)) for mark in (declared or _SEPARATORS)]
     found = [(fit, form) for fit, form in candidates if form.names]
@@ -119,13 +122,21 @@ def _encoding(path: Path, start: bytes) -> str:
                 decoder.decode(block)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return "cp1252"
+            text = not any(byte in start for byte in b"\0\x81\x8d\x8f\x90\x9d")  # none of which cp1252 has
+            return "cp1252" if text else ""
     return "utf-8"
+
+
+def _cells(line: str, mark: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=mark), [])
+    except csv.Error:  # a carriage return, or a very long cell: no line of a table
+        return []
 
 
 def _fitted(lines: Sequence[str], mark: str, declared: bool) -> tuple[tuple[Any, ...], TextForm]:
     """Return how well a separator divides the lines (more is better), and the form that it gives."""
-    rows = [next(csv.reader([line], delimiter=mark), []) for line in lines]
+    rows = [_cells(line, mark) for line in lines]
     widths = Counter(len(row) for row in rows[declared:] if row)
     beyond = {width: count for width, count in widths.items() if width > 1}
     if not beyond:
