@@ -229,7 +229,8 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, rare: in
 def _as_kind(name: str, kind: str, form: str | None, values: pd.Series[Any], rare: int) -> Found | str:
     """Return a column as one of SDV's kinds, or why it is none."""
     found = _found(name, values, rare, ".")
-    if found.kind in ("empty", {"datetime": "time", "numerical": "number"}.get(kind, kind)) and form is None:
+    told = {"datetime": "time", "numerical": "number"}.get(kind, kind)
+    if found.kind in ("empty", told) and (form is None or not found.entries):
         return found
     cells = _cells(name, readable(values))
     if kind == "categorical":
