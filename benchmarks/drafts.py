@@ -161,9 +161,7 @@ def leaks(draft: Draft, frame: pd.DataFrame, raw: pd.DataFrame, kinds: str) -> l
     for column in draft.schema.columns:
         if isinstance(column, Categorical):
             counts = Counter(raw[column.name])
-            found += [column.name] * any(
-                counts[str(value)] < RARE and value not in (0, 1) for value in column.values
-            )
+            found += [column.name] * any(counts[str(value)] < RARE and value not in (0, 1) for value in column.values)
     return found
 
 
@@ -182,11 +180,19 @@ def main() -> int:
                     raw, _ = read_raw(str(path))
                     draft = draft_schema(raw)
                     right = [is_right(draft, str(column), kind) for column, kind in zip(frame, kinds, strict=True)]
-                    wrong = [f"{column} ({kind})" for column, kind, fits in zip(frame, kinds, right, strict=True) if not fits]
+                    wrong = [
+                        f"{column} ({kind})" for column, kind, fits in zip(frame, kinds, right, strict=True) if not fits
+                    ]
                     bad = leaks(draft, frame, raw, kinds)
                     leaked += len(bad)
                     print(f"{name} {dialect.__name__}: {np.mean(right):.0%}", *wrong, *[f"LEAK {each}" for each in bad])
-                    for key in ("all", group, f"file {name}", f"dialect {dialect.__name__}", f"{name} {dialect.__name__}"):
+                    for key in (
+                        "all",
+                        group,
+                        f"file {name}",
+                        f"dialect {dialect.__name__}",
+                        f"{name} {dialect.__name__}",
+                    ):
                         shares.setdefault(key, []).extend(right)
                     for kind, fits in zip(kinds, right, strict=True):
                         shares.setdefault(f"kind {kind}", []).append(fits)

@@ -342,6 +342,10 @@ def _numbers(cells: Cells, rare: int, mark: str) -> Found | None:
     if found is None:
         return None
     assert found.numbers is not None
+    if len(found.labels) < len(cells.texts) and (
+        _parts(cells.name) & _CODE_NAMES or _matches(cells.texts, "[A-Z][0-9]{2,}.*").sum() > 1
+    ):  # V57 among 428
+        return Found("code", cells.counts, cells.empty)
     if found.whole and np.abs(found.numbers).max() > LARGEST_INTEGER:
         why = "integers beyond 2^53, which floating-point numbers cannot represent exactly, are taken as codes"
         return Found("code", cells.counts, cells.empty, notes=[why])
@@ -482,7 +486,7 @@ def recognise_numbers(found: Found, name: str, rare: int) -> Found:
         found.notes.append(
             f"{number_of(share, 'cell')} written like …E+11 have lost digits in a spreadsheet: export them as text"
         )
-    if whole and not found.entries:
+    if whole and not found.entries.keys() & {"decimal", "extract"}:
         parts = _parts(name)
         span = float(finite.max() - finite.min()) + 1
         if why := _numbers_identify(parts, name, rows, distinct, span, float(finite.min())):

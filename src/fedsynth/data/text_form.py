@@ -167,9 +167,6 @@ def _fitted(lines: Sequence[str], mark: str, declared: bool) -> tuple[tuple[Any,
 
 def _read(path: Path, form: TextForm, records: Records | None) -> pd.DataFrame:
     """Return a text file's cells as text, read by its form."""
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-
     text = path.read_bytes().decode(form.encoding, "strict" if form.encoding == "utf-8" else "replace")
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     begins = 0
@@ -181,6 +178,24 @@ def _read(path: Path, form: TextForm, records: Records | None) -> pd.DataFrame:
     held = [name or f"unnamed {at}" for at, name in enumerate([*names, *[""] * form.trailing], 1)]
     if twice := sorted({name for name in held if held.count(name) > 1}):
         raise SchemaError(f"{path.name} has two columns named {twice}; rename one of them in the file")
+    if form.spaces:  # a quote after a space begins a cell, which Arrow does not know
+        rows = list(csv.reader(io.StringIO(text[begins:]), delimiter=form.separator, skipinitialspace=True))
+        kept = [row for row in rows if len(row) == len(held)]
+        frame = pd.DataFrame(kept, columns=pd.Index(held), dtype="str")
+        odd = sum(map(bool, rows)) - len(kept)
+    else:
+        frame, odd = _parsed(text[begins:], held, form.separator, newlines=records == "rfc4180")
+    if odd:
+        _log.warning("%s: %s of another width than the header left out", path.name, number_of(odd, "line"))
+    nothing = [name for name, given in zip(held, [*names, ""], strict=False) if not given and not frame[name].any()]
+    return frame.drop(columns=nothing)
+
+
+def _parsed(text: str, names: Sequence[str], separator: str, *, newlines: bool) -> tuple[pd.DataFrame, int]:
+    """Return the records of a text as a frame of text, and the number of lines that are none."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
     odd: list[int] = []
 
     def leave_out(_: Any) -> str:
@@ -188,17 +203,13 @@ def _read(path: Path, form: TextForm, records: Records | None) -> pd.DataFrame:
         return "skip"
 
     table = pa_csv.read_csv(
-        io.BytesIO(b"\n" + text[begins:].encode()),
-        read_options=pa_csv.ReadOptions(use_threads=False, column_names=held),
+        io.BytesIO(b"\n" + text.encode()),
+        read_options=pa_csv.ReadOptions(use_threads=False, column_names=list(names)),
         parse_options=pa_csv.ParseOptions(
-            delimiter=form.separator, newlines_in_values=records == "rfc4180", invalid_row_handler=leave_out
+            delimiter=separator, newlines_in_values=newlines, invalid_row_handler=leave_out
         ),
-        convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(held, pa.string()), strings_can_be_null=False),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+        ),
     )
-    if odd:
-        _log.warning("%s: %s of another width than the header are left out", path.name, number_of(len(odd), "line"))
-    frame = table.to_pandas()
-    if form.spaces:
-        frame = frame.apply(lambda values: values.str.removeprefix(" "))
-    nothing = [name for name, given in zip(held, [*names, ""], strict=False) if not given and not frame[name].any()]
-    return frame.drop(columns=nothing)
+    return table.to_pandas(), len(odd)
