@@ -457,7 +457,7 @@ def _dress(sample: Sequence[str], mark: str) -> _Dress | None:
     best = mark if fits[mark] >= max(fits.values()) else max(fits, key=lambda each: fits[each])
     grouped = [match for match in map(_GROUPED[best].fullmatch, digits) if match and match["by"]]
     return _Dress(
-        best if any(best in text for text in digits) or best == "." else ".",
+        best if grouped or any(best in text for text in digits) else ".",
         before[0][0] if before else "",
         after[0][0] if after else "",
         bool(grouped),
