@@ -197,7 +197,7 @@ def test_cells_with_lost_digits_are_counted():
     assert "400 cells written like …E+11 have lost digits" in said(draft, "case")
 
 
-IDENTIFIERS = {
+IDENTIFIERS: dict[str, list[Any]] = {
     "RespondentID": [3_290_000_000 + 7919 * at for at in range(ROWS)],
     "x": [100_000_000 + 7919 * at for at in range(ROWS)],
     "row": list(range(5, ROWS + 5)),

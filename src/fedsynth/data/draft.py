@@ -382,8 +382,8 @@ def _found(name: str, values: pd.Series[Any], rare: int, mark: str) -> Found:
     if isinstance(values.dtype, pd.CategoricalDtype) and values.dtype.ordered:
         cells = _cells(name, values)
         order = [str(label) for label in values.dtype.categories if str(label) in set(cells.texts)]
-        counts = dict(zip(cells.texts, cells.counts.tolist(), strict=True))
-        return Found("category", np.array([counts[text] for text in order]), empty, labels=order, ordered=True)
+        by_text = dict(zip(cells.texts, cells.counts.tolist(), strict=True))
+        return Found("category", np.array([by_text[text] for text in order]), empty, labels=order, ordered=True)
     if pd.api.types.is_numeric_dtype(present.dtype):
         whole = bool(pd.api.types.is_integer_dtype(present.dtype))
         numbers, counts = np.unique(present.to_numpy(None if whole else np.float64), return_counts=True)

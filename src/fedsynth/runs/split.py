@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from fedsynth.keys import SecretBytes
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +132,16 @@ def read_rows(
             raise InvalidParameter("--records is the kind of a CSV file, and the demo table is none; leave it out")
         return encode(rand_hie_schema(), rand_hie())
     source = open_source(data, records=records)
-    agreed = Schema.load(schema) if schema else draft_schema(read_frame(source, strict=True)).schema
-    return read_fitting(source, agreed, persons=persons)
+    if schema:
+        return read_fitting(source, Schema.load(schema), persons=persons)
+    draft = draft_schema(read_frame(source, strict=True))
+    if draft.source:
+        _log.warning(
+            "%s: some of its cells have a form of their own, and are left out or counted as other values: "
+            "`fedsynth schema draft` says which, with the entries of a source file that reads them",
+            source.name,
+        )
+    return read_fitting(source, draft.schema, persons=persons)
 
 
 def _divided(table: Table, job: Job, how: Partition, split_seed: int, key: bytes) -> tuple[list[Table], Table | None]:
