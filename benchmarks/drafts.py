@@ -1,8 +1,8 @@
 """Drafts of schemas from public tables in five dialects: the share of columns that are drafted as what they are.
 
 ``python -m benchmarks.drafts`` prints, for each file, the columns drafted otherwise, and at the end the shares by
-table, dialect and kind. The kinds below were written down before any draft was made, by the author of the rules and of
-the dialects. Rules were tuned on the tables of ``TUNED`` alone; ``UNSEEN`` was drafted afterwards, and changed one thing
+table, dialect and kind. The kinds below were written down before any draft was made, by the author of rules and
+dialects. Rules were tuned on the tables of ``TUNED`` alone; ``UNSEEN`` was drafted afterwards, and changed one thing
 (quotes after spaces, which left lines out). That no draft holds a value of an identifier, or one that fewer than ten
 rows have, is checked of every file. Tables are those of ``FEDSYNTH_DATA``, by default ``../shared/data``.
 """
