@@ -495,7 +495,7 @@ def _draft_numbers(
         bins = max(1, min(bins, round((high - low) * 10**decimals)))
     column = Numeric(name, low, high, None, bins, integer, decimals, missing)
     digits = decimals or 0
-    atoms = sorted({round(value, digits) for value in _atoms(present, held, column, rare)})
+    atoms = sorted({round(value, digits) + 0.0 for value in _atoms(present, held, column, rare)})
     if atoms:
         own = [edge for value in atoms for edge in (value, round(value + 10.0**-digits, digits)) if low < edge < high]
         edges = tuple(sorted({*np.round(column.bin_edges, digits).tolist(), *own}))

@@ -336,8 +336,10 @@ def _numbers(cells: Cells, rare: int, mark: str) -> Found | None:
     """Return the column as numbers, or as codes or identifiers made of digits; ``None`` if its texts are others."""
     leading = _matches(cells.texts, rf"\s*{_LEADING}\s*")
     if leading.any():
-        digits = leading.all() or (leading | _matches(cells.texts, rf"\s*(?:{PLAIN})\s*")).sum() >= len(leading) - _ODD
-        return Found("code", cells.counts, cells.empty) if digits else None
+        digits = int((leading | _matches(cells.texts, rf"\s*(?:{PLAIN})\s*")).sum())
+        if 2 * digits <= len(leading) or digits < len(leading) - _ODD:
+            return None
+        return Found("code", cells.counts, cells.empty)
     found = as_numbers(cells, rare, mark)
     if found is None:
         return None
