@@ -11,15 +11,13 @@ import pandas as pd
 from fedsynth.schema import (
     Boolean,
     Categorical,
+    Computed,
     Datetime,
-    Difference,
     Identifier,
-    Lookup,
     Numeric,
     Rule,
     Schema,
-    StoredDifference,
-    StoredRatio,
+    Stored,
 )
 
 SERVICES = ("security", "backup", "tv")
@@ -30,7 +28,7 @@ SCHEMA = Schema(
         Categorical("internet", ("no", "dsl", "fiber")),
         *(Categorical(name, ("none", "no", "yes")) for name in SERVICES),
         Numeric("monthly", 18, 120, decimals=2),
-        Numeric("total", 0, 9000, decimals=2, stored=StoredRatio(("total", "tenure"), lower=15, upper=125)),
+        Numeric("total", 0, 9000, decimals=2, stored=Stored(ratio=("total", "tenure"), lower=15, upper=125)),
         Categorical("contract", ("month", "year")),
         Datetime("begin", "2018-01-01", "2023-01-01", unit="D"),
         Datetime(
@@ -38,10 +36,10 @@ SCHEMA = Schema(
             "2018-01-01",
             "2024-01-01",
             unit="D",
-            stored=StoredDifference(("end", "begin"), unit="day", lower=0, upper=365),
+            stored=Stored(difference=("end", "begin"), unit="day", lower=0, upper=365),
         ),
-        Numeric("days", 0, 365, integer=True, computed=Difference(("end", "begin"), unit="day")),
-        Boolean("online", computed=Lookup("internet", {"no": False, "dsl": True, "fiber": True})),
+        Numeric("days", 0, 365, integer=True, computed=Computed(difference=("end", "begin"), unit="day")),
+        Boolean("online", computed=Computed(lookup="internet", table={"no": False, "dsl": True, "fiber": True})),
     ),
     rules=(
         *(Rule({"internet": ["no"], name: ["no", "yes"]}) for name in SERVICES),

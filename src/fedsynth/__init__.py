@@ -33,11 +33,13 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
     from fedsynth.privacy.cost import Unit as Unit
     from fedsynth.schema import Boolean as Boolean
     from fedsynth.schema import Categorical as Categorical
+    from fedsynth.schema import Computed as Computed
     from fedsynth.schema import Datetime as Datetime
     from fedsynth.schema import Identifier as Identifier
     from fedsynth.schema import Numeric as Numeric
     from fedsynth.schema import Rule as Rule
     from fedsynth.schema import Schema as Schema
+    from fedsynth.schema import Stored as Stored
 
 # Names are imported on first use, so that the command line answers --help quickly.
 _HOME = {
@@ -51,7 +53,7 @@ _HOME = {
         "federation.simulate": "federate",
         "models.synthesizer": "Synthesizer load",
         "privacy.cost": "Budget Unit",
-        "schema": "Boolean Categorical Datetime Identifier Numeric Rule Schema",
+        "schema": "Boolean Categorical Computed Datetime Identifier Numeric Rule Schema Stored",
     }.items()
     for name in names.split()
 }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.rows import Table
 from fedsynth.schema.canonical import canonical_text, canonical_texts
+from fedsynth.schema.coarse import agree
 from fedsynth.schema.columns import (
     Column,
     Encoded,
@@ -26,7 +27,7 @@ from fedsynth.schema.columns import (
     readable,
 )
 from fedsynth.schema.derive import NEAR, Mask, Values, computed_form, computed_values
-from fedsynth.schema.forms import Identifier
+from fedsynth.schema.forms import Identifier, Lookup
 from fedsynth.schema.misfits import Misfits, breaking, with_examples
 from fedsynth.schema.schema import Schema
 
@@ -61,6 +62,12 @@ def assembled(schema: Schema, columns: Iterable[Encoded], persons: NDArray[np.ui
         schema.links[at].encoded(column, asked[schema.links[at].other]) if at in schema.links else column
         for at, column in enumerate(asked)
     ]
+    known = dict(zip((column.name for column in schema.asked), asked, strict=True))
+    for one in schema.coarse:
+        finer = known[one.finer.name]
+        given = Encoded(one.codes(finer.codes if finer.numbers is None else finer.numbers), None, ())
+        known[one.column.name] = given
+        stored.append(given)
     kept: NDArray[np.bool_] | None = None
     codes: list[NDArray[Any]] = []
     numbers: dict[int, NDArray[np.float64]] = {}
@@ -71,10 +78,10 @@ def assembled(schema: Schema, columns: Iterable[Encoded], persons: NDArray[np.ui
         if encoded.numbers is not None:
             numbers[position] = encoded.numbers
     assert kept is not None  # a schema has columns
-    misfits = Misfits.of(zip(schema.names, asked, strict=True))
+    names = [column.name for column in schema.asked]
+    misfits = Misfits.of(zip(names, asked, strict=True))
     if schema.rules or schema.links:
-        plain = zip(schema.names, asked, strict=True)
-        values = {name: (one.codes if one.numbers is None else one.numbers)[kept] for name, one in plain}
+        values = {name: (one.codes if one.numbers is None else one.numbers)[kept] for name, one in known.items()}
         counts = {sentence: int(np.count_nonzero(mask)) for sentence, mask in violations(schema, values).items()}
         misfits = replace(misfits, broken=counts)
     table = Table(schema, tuple(codes), numbers, persons=persons)
@@ -106,8 +113,7 @@ def problems(schema: Schema, frame: pd.DataFrame) -> list[str]:
 
     Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
     out. If all columns can be read, rows that violate a rule, or a bound of a derived column, are also counted. An
-    empty list means that :func:`encode` clips and recodes no value and leaves out no row, except that a difference
-    or ratio is missing where its other column is missing or zero.
+    empty list means that :func:`encode` clips and recodes no value and leaves out no row.
     """
     found: list[str] = []
     complete = True
@@ -153,7 +159,7 @@ def store(schema: Schema, plain: Table) -> Table:
     """
     if schema.is_plain:
         return plain
-    places = [plain.schema.index(name) for name in schema.names]
+    places = [plain.schema.index(column.name) for column in schema.asked]
     codes = ((at, plain.codes[at].astype(np.int64)) for at in places)
     persons = None if plain.persons is None else plain.persons[: len(plain)]
     table = assembled(schema, (Encoded(found, plain.numbers.get(at), ()) for at, found in codes), persons)
@@ -224,8 +230,12 @@ def published(table: Table) -> Values:
     values: dict[str, NDArray[Any]] = {
         name: table.numbers[at] if at in table.numbers else table.codes[at] for at, name in enumerate(schema.names)
     }
+    derived = {link.column.name for link in schema.links.values()}
+    agree(values, [one for one in schema.coarse if one.root not in derived])
     for link in schema.links.values():
-        values[link.column.name] = link.published_numbers(values[link.column.name], values[schema.names[link.other]])
+        other = values[schema.names[link.other]]
+        values[link.column.name] = link.published_numbers(link.consistent(values[link.column.name], other), other)
+        agree(values, [one for one in schema.coarse if one.root == link.column.name])
     columns = {column.name: column for column in schema.columns if isinstance(column, Column)}
     for column in columns.values():
         if (form := computed_form(column)) is not None:
@@ -257,13 +267,16 @@ def violations(schema: Schema, values: Values) -> dict[str, Mask]:
             continue
         right = computed_values(column, computed, values, columns)
         if not column.is_number:
-            found[f"{name} as its table says"] = values[name] != right
+            found[f"{name} as its table says" if isinstance(computed, Lookup) else f"{name} as computed"] = (
+                values[name] != right
+            )
             continue
-        assert not column.is_time
+        low, high = column.bin_edges[[0, -1]]
         with np.errstate(invalid="ignore"):
             near = NEAR * np.maximum(1.0, np.abs(right)) + (0.5 / column.per_unit if column.per_unit else 0.0)
-            off = (np.abs(values[name] - right) > near) | (right < column.low - near) | (right > column.high + near)
-        found[f"{name} as computed, from {column.low:g} to {column.high:g}"] = off
+            off = (np.abs(values[name] - right) > near) | (right < low - near) | (right > high + near)
+        ends = (column.low, column.high) if column.is_time else (f"{column.low:g}", f"{column.high:g}")
+        found[f"{name} as computed, from {ends[0]} to {ends[1]}"] = off
     return found
 
 

@@ -21,7 +21,13 @@ from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, FLAIMSelection, Me
 from fedsynth.methods.interactions import Contrasts, Interactions
 from fedsynth.methods.sketch import Sketches
 from fedsynth.rows import Table
-from fedsynth.schema import Categorical, Rule, Schema, StoredDifference, Sum
+from fedsynth.schema import (
+    Categorical,
+    Computed,
+    Rule,
+    Schema,
+    Stored,
+)
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Datetime, Numeric
 
@@ -35,9 +41,9 @@ SCHEMAS = (
         (
             Categorical("c", ("a", "b")),
             Numeric("n", 0, 9, bins=4),
-            Numeric("m", -9, 30, bins=5, missing=True, stored=StoredDifference(("m", "n"), lower=-3, upper=9)),
+            Numeric("m", -9, 30, bins=5, missing=True, stored=Stored(difference=("m", "n"), lower=-3, upper=9)),
             Categorical("d", ("x", "y", "z")),
-            Numeric("s", -9, 39, missing=True, computed=Sum(("n", "m"))),
+            Numeric("s", -9, 39, missing=True, computed=Computed(sum=("n", "m"))),
         ),
         rules=(Rule({"c": ["a"], "d": ["y", "z"]}),),
     ),

@@ -27,14 +27,13 @@ from fedsynth.rows import Rows, Source, Table, pairs_of
 from fedsynth.schema import (
     Boolean,
     Categorical,
+    Computed,
     Datetime,
     Identifier,
-    Lookup,
     Numeric,
     Rule,
     Schema,
-    StoredDifference,
-    StoredRatio,
+    Stored,
 )
 from fedsynth.schema.bins import Axis
 
@@ -55,14 +54,16 @@ SCHEMA = Schema(
         Datetime("day", "1999-12-31", "2001-01-01", bins=5, unit="D", missing=True),
         Datetime("seen", "2000-01-01", "2000-01-01T01:00:00", bins=7, unit="s", missing=True),
         Datetime("paid", "2000-01-01", "2000-03-01", timezone="Europe/Zurich", missing=True, outside="drop"),
-        Numeric("rest", -5.0, 9.0, missing=True, stored=StoredDifference(("number", "rest"), lower=-6.0, upper=3.0)),
-        Numeric("rate", -8.0, 8.0, bins=9, missing=True, stored=StoredRatio(("rate", "number"), lower=-2.0, upper=9.0)),
+        Numeric("rest", -5.0, 9.0, missing=True, stored=Stored(difference=("number", "rest"), lower=-6.0, upper=3.0)),
+        Numeric(
+            "rate", -8.0, 8.0, bins=9, missing=True, stored=Stored(ratio=("rate", "number"), lower=-2.0, upper=9.0)
+        ),
         Numeric("price", 0.0, 3.0, decimals=1, bins=6),
         Numeric(
-            "paid_in", 0.0, 4.0, decimals=2, bins=8, stored=StoredDifference(("paid_in", "price"), lower=-1, upper=2)
+            "paid_in", 0.0, 4.0, decimals=2, bins=8, stored=Stored(difference=("paid_in", "price"), lower=-1, upper=2)
         ),
         Numeric(
-            "steps", 0, 40, integer=True, missing=True, stored=StoredDifference(("steps", "count"), lower=0, upper=9)
+            "steps", 0, 40, integer=True, missing=True, stored=Stored(difference=("steps", "count"), lower=0, upper=9)
         ),
         Datetime(
             "leaves",
@@ -70,7 +71,7 @@ SCHEMA = Schema(
             "2002-01-01",
             unit="D",
             missing=True,
-            stored=StoredDifference(("leaves", "day"), unit="day", lower=-20, upper=400),
+            stored=Stored(difference=("leaves", "day"), unit="day", lower=-20, upper=400),
         ),
         Datetime(
             "gone",
@@ -79,10 +80,10 @@ SCHEMA = Schema(
             unit="s",
             missing=True,
             outside="drop",
-            stored=StoredDifference(("gone", "seen"), unit="minute", lower=0, upper=90),
+            stored=Stored(difference=("gone", "seen"), unit="minute", lower=0, upper=90),
         ),
         Identifier("id", "uuid"),
-        Categorical("size", ("small", "big"), missing=True, computed=Lookup("open", {"a": "small"})),
+        Categorical("size", ("small", "big"), missing=True, computed=Computed(lookup="open", table={"a": "small"})),
     ),
     rules=(Rule({"label": ["a", ""], "strict": ["A"]}), Rule({"flag": [True], "grade": [2], "open": ["other"]})),
 )

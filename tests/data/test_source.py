@@ -35,13 +35,13 @@ from fedsynth.persons import identify
 from fedsynth.schema import (
     Boolean,
     Categorical,
+    Computed,
     Datetime,
-    Difference,
     Identifier,
     Numeric,
     Rule,
     Schema,
-    StoredDifference,
+    Stored,
 )
 
 SCHEMA = Schema(
@@ -417,13 +417,13 @@ RELATED = Schema(
         Datetime("admitted", "2020-01-01", "2021-01-01", unit="D", timezone="Europe/Zurich"),
         Datetime(
             "discharged", "2020-01-01", "2021-01-01", unit="D", timezone="Europe/Zurich", missing=True,
-            stored=StoredDifference(("discharged", "admitted"), unit="day", lower=0, upper=30),
+            stored=Stored(difference=("discharged", "admitted"), unit="day", lower=0, upper=30),
         ),
         Categorical("ward", ("north", "south"), ordered=True, unknown="other"),
         Categorical("grade", (1, 2, 3), missing=True, unknown="missing"),
         Numeric("bill", 0, 100, decimals=2, outside="drop"),
         Numeric("paid", 0, 50),
-        Numeric("rest", 0, 100, integer=True, computed=Difference(("bill", "paid"))),
+        Numeric("rest", 0, 100, integer=True, computed=Computed(difference=("bill", "paid"))),
         Boolean("again"),
     ),
     rules=(Rule({"ward": ["south"], "again": [True]}),),

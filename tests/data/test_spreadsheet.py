@@ -19,8 +19,7 @@ from fedsynth.models.synthesizer import Synthesizer, own_bins
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
-from fedsynth.schema import Boolean, Categorical, Numeric, Schema
-from fedsynth.schema.forms import Identifier, Lookup
+from fedsynth.schema import Boolean, Categorical, Computed, Identifier, Numeric, Schema
 
 RUN = '=HYPERLINK("http://example.org",A1)'
 SCHEMA = Schema(
@@ -29,7 +28,9 @@ SCHEMA = Schema(
             "diagnosis", ("a", RUN, "-5", "@x", "\tb", "+", "-1+cmd|' /C calc'!A0"), missing=True, ordered=True
         ),
         Categorical("=sum", ("x", "y")),
-        Categorical("group", ("no", "+1", "-1 to 3"), computed=Lookup("=sum", {"x": "+1", "y": "-1 to 3"})),
+        Categorical(
+            "group", ("no", "+1", "-1 to 3"), computed=Computed(lookup="=sum", table={"x": "+1", "y": "-1 to 3"})
+        ),
         Numeric("n", -10, 10),
         Boolean("b"),
         Identifier("id", "-A##########"),

@@ -25,7 +25,13 @@ from fedsynth.evaluation.metrics import METRICS
 from fedsynth.evaluation.report import Evaluation, render_report
 from fedsynth.evaluation.score import EvaluationTables, value_of
 from fedsynth.evaluation.settings import EvaluationOptions, EvaluationSettings
-from fedsynth.schema import Categorical, Numeric, Rule, Schema, Sum
+from fedsynth.schema import (
+    Categorical,
+    Computed,
+    Numeric,
+    Rule,
+    Schema,
+)
 from fedsynth.settings import texts
 
 pytest.importorskip("sklearn")
@@ -135,7 +141,7 @@ def test_a_metric_of_columns_that_the_schema_lacks_is_refused():
 
 def test_rows_without_anything_to_check_have_no_validity():
     """The only derived column is computed, and the frames lack it: no score says that no row breaks a rule."""
-    total = Numeric("total", 0, 150, computed=Sum(("age", "other")))
+    total = Numeric("total", 0, 150, computed=Computed(sum=("age", "other")))
     schema = Schema((Numeric("age", 0, 100), Numeric("other", 0, 50), total))
     real, fresh = (rows(50, seed)[["age"]].assign(other=1.0) for seed in (0, 1))
     full = [frame.assign(total=frame["age"] + 1.0) for frame in (real, fresh)]

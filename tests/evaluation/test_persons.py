@@ -40,8 +40,7 @@ from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.persons import UNKNOWN, identify
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.rows import Table, concatenate
-from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.schema.forms import StoredDifference
+from fedsynth.schema import Categorical, Numeric, Schema, Stored
 
 SCHEMA = Schema((Numeric("age", 0, 1, bins=10), Numeric("dose", 0, 1, bins=10), Categorical("group", tuple(range(4)))))
 LEAKS = "membership AUC, GAN-Leaks"
@@ -327,7 +326,7 @@ def test_references_are_not_shared_between_rows_and_persons():
 
 
 def test_published_and_stored_rows_keep_their_persons():
-    difference = StoredDifference(("high", "low"), lower=0, upper=10)
+    difference = Stored(difference=("high", "low"), lower=0, upper=10)
     schema = Schema(
         (Numeric("low", 0, 9, decimals=0, bins=5), Numeric("high", 0, 19, decimals=0, bins=5, stored=difference))
     )

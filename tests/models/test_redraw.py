@@ -16,14 +16,22 @@ from fedsynth.models.gum import GradualRows, GradualUpdate
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer, load, own_bins
 from fedsynth.rows import Table
-from fedsynth.schema import Boolean, Categorical, Numeric, Rule, Schema, StoredDifference, Sum
+from fedsynth.schema import (
+    Boolean,
+    Categorical,
+    Computed,
+    Numeric,
+    Rule,
+    Schema,
+    Stored,
+)
 
 PAIR = Schema((Categorical("a", ("x", "y"), missing=True), Boolean("b")), rules=(Rule({"a": ["x"], "b": [True]}),))
 SUMS = Schema(
     (
         Numeric("a", 0, 10, bins=5),
-        Numeric("b", 0, 10, bins=5, stored=StoredDifference(("b", "a"), lower=0, upper=10)),
-        Numeric("s", 0, 12, computed=Sum(("a", "b"))),
+        Numeric("b", 0, 10, bins=5, stored=Stored(difference=("b", "a"), lower=0, upper=10)),
+        Numeric("s", 0, 12, computed=Computed(sum=("a", "b"))),
     )
 )
 
@@ -58,7 +66,7 @@ def test_many_redrawn_rows_are_a_warning(caplog):
 
 
 def test_what_cannot_be_drawn_is_said(caplog):
-    impossible = Schema((*SUMS.columns[:2], Numeric("s", 50, 60, computed=Sum(("a", "b")))))
+    impossible = Schema((*SUMS.columns[:2], Numeric("s", 50, 60, computed=Computed(sum=("a", "b")))))
     with caplog.at_level(logging.WARNING):
         frame = uniform(impossible).sample(20, 0)
     assert "20 of 20 rows still break a rule after 100 draws" in caplog.text

@@ -33,7 +33,14 @@ from fedsynth.rows import Table
 from fedsynth.runs.job import Job
 from fedsynth.runs.limitations import lost_columns, small_groups, with_limitations
 from fedsynth.runs.run import run_simulated
-from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema, StoredDifference
+from fedsynth.schema import (
+    Boolean,
+    Categorical,
+    Datetime,
+    Numeric,
+    Schema,
+    Stored,
+)
 from fedsynth.secure.site import SecureSum
 
 MANY = Schema(
@@ -225,7 +232,7 @@ def test_a_column_stored_as_a_difference_is_lost_under_what_is_stored():
                 "2020-01-01",
                 "2021-12-31",
                 unit="D",
-                stored=StoredDifference(("discharged", "admitted"), unit="day", lower=0, upper=300),
+                stored=Stored(difference=("discharged", "admitted"), unit="day", lower=0, upper=300),
             ),
         )
     )

@@ -19,17 +19,13 @@ from fedsynth.schema import (
     Boolean,
     Categorical,
     Column,
+    Computed,
     Datetime,
-    Difference,
     Identifier,
-    Lookup,
     Numeric,
-    Product,
     Rule,
     Schema,
-    StoredDifference,
-    StoredRatio,
-    Sum,
+    Stored,
 )
 from fedsynth.schema.misfits import breaking
 
@@ -37,9 +33,8 @@ BOUNDS: dict[str, Any] = {"lower": 0.0, "upper": 10.0}
 A = Numeric("a", -10, 10, missing=True)
 
 
-def stored(**form: Any) -> StoredDifference | StoredRatio:
-    kind, operands = (StoredRatio, form.pop("ratio")) if "ratio" in form else (StoredDifference, form.pop("difference"))
-    return kind(operands, **{**BOUNDS, **form})
+def stored(**form: Any) -> Any:
+    return Stored(**{**BOUNDS, **form})
 
 
 def b(**form: Any) -> Numeric:
@@ -51,10 +46,10 @@ REVERSED = Schema((A, b(difference=("a", "b"))))
 RATIO = Schema((A, b(ratio=("b", "a"), lower=-2, upper=3)))
 CHAIN = Schema(
     (
-        Numeric("c", 0, 60, decimals=2, missing=True, computed=Sum(("b", "d"))),
+        Numeric("c", 0, 60, decimals=2, missing=True, computed=Computed(sum=("b", "d"))),
         A,
         b(difference=("b", "a")),
-        Numeric("d", -99, 99, decimals=1, missing=True, stored=StoredDifference(("d", "b"), lower=0, upper=40)),
+        Numeric("d", -99, 99, decimals=1, missing=True, stored=Stored(difference=("d", "b"), lower=0, upper=40)),
     )
 )
 ANY = st.none() | st.floats() | st.integers() | st.text(max_size=3) | st.sampled_from([0.0, -0.0, 5e-324, 1e300])
@@ -66,12 +61,20 @@ def encoded(schema: Schema, **columns: list[Any]) -> Table:
 
 def test_stored_numbers_are_differences_and_ratios():
     a, own = [1.0, 2.0, -3.0, 0.0, None, 4.0], [4.0, 2.0, -1.0, 1.0, 1.0, None]
-    np.testing.assert_array_equal(encoded(DIFFERENCE, a=a, b=own).numbers[1], [3, 0, 2, 1, math.nan, math.nan])
-    np.testing.assert_array_equal(encoded(REVERSED, a=a, b=own).numbers[1], [0, 0, 0, 0, math.nan, math.nan])
+    plain = 31 / 60 * 1024  # where b, from -30 to 30, is 1 while a is missing, or zero below a ratio
+    for schema, numbers in (
+        (DIFFERENCE, [3, 0, 2, 1, 10 + plain, math.nan]),
+        (REVERSED, [0] * 4 + [10 + plain, math.nan]),
+    ):
+        found = encoded(schema, a=a, b=own)
+        np.testing.assert_allclose(found.numbers[1], numbers)
+        np.testing.assert_allclose(publish(schema, found).numbers[1][4:], [1, math.nan])
     found = encoded(RATIO, a=a, b=own)
-    np.testing.assert_array_equal(found.numbers[1], [3, 1, 1 / 3, math.nan, math.nan, math.nan])  # 4 is clipped to 3
-    assert found.codes[1][3:].tolist() == [RATIO.sizes[1] - 1] * 3
-    assert RATIO.stored[1] == Numeric("b", -2, 3, missing=True)
+    np.testing.assert_allclose(found.numbers[1], [3, 1, 1 / 3, 3 + plain, 3 + plain, math.nan])  # 4 is clipped to 3
+    assert found.codes[1].tolist() == [31, 19, 14, 32 + 8, 32 + 8, 32 + 16]
+    np.testing.assert_allclose(publish(RATIO, found).numbers[1], [3, 2, -1, 1, 1, math.nan])
+    known = Schema((Numeric("a", 1, 9), Numeric("b", 0, 9, stored=stored(ratio=("b", "a"), lower=-2, upper=3))))
+    assert known.stored[1] == Numeric("b", -2, 3)  # with a divisor that is always there, ratios alone
     assert RATIO.names == ("a", "b")
     assert [link.column.name for link in CHAIN.links.values()] == ["b", "d"]
 
@@ -80,7 +83,7 @@ def test_differences_of_decimals_lie_on_their_grid():
     schema = Schema(
         (
             Numeric("a", 0, 1, decimals=1, bins=5),
-            Numeric("b", 0, 1, decimals=2, bins=5, stored=StoredDifference(("b", "a"), lower=0, upper=1)),
+            Numeric("b", 0, 1, decimals=2, bins=5, stored=Stored(difference=("b", "a"), lower=0, upper=1)),
         )
     )
     found = encoded(schema, a=[0.1, 0.7], b=[0.3, 0.9])  # 0.3 - 0.1 is below 0.2 in doubles
@@ -106,8 +109,12 @@ def test_every_row_is_encoded_by_itself_and_dropped_by_its_own_values_alone(a, o
         for at in range(len(schema.stored)):
             assert [one.codes[at][0] for one in together] == table.codes[at].tolist()
         for at, link in schema.links.items():
-            known = table.numbers[at][~np.isnan(table.numbers[at])]
-            assert ((known >= link.form.lower) & (known <= link.form.upper)).all()
+            whole = publish(schema, table)
+            numbers, other = table.numbers[at], whole.numbers[whole.schema.index(schema.names[link.other])]
+            related = ~np.isnan(numbers) & ~link.undefined(other)
+            assert ((numbers[related] >= link.form.lower) & (numbers[related] <= link.form.upper)).all()
+            assert (numbers[~np.isnan(numbers) & ~related] >= link.top).all()
+            assert (link.consistent(numbers, other) == numbers)[~np.isnan(numbers)].all()
 
 
 def test_rows_come_back_as_they_were_and_under_either_schema():
@@ -140,10 +147,30 @@ def test_values_that_are_drawn_lie_within_the_bounds_of_their_form_and_their_col
             values = published.numbers[published.schema.index(link.column.name)]
             other = published.numbers[published.schema.index(schema.names[link.other])]
             assert not link.breaks(values, other).any()
-            assert (np.isnan(values) == np.isnan(table.numbers[link.own]) | np.isnan(other)).all()
+            assert (np.isnan(values) == np.isnan(table.numbers[link.own])).all()
     parts = [published.numbers[published.schema.index(name)] for name in ("b", "d", "c")]
     inside = (parts[0] + parts[1] > 0) & (parts[0] + parts[1] < 60)
     np.testing.assert_allclose(parts[2][inside], np.round(parts[0] + parts[1], 2)[inside])
+
+
+def test_rows_of_a_model_that_relates_columns_roughly_are_made_consistent_and_keep_their_numbers():
+    rng = np.random.default_rng(0)
+    (link,) = DIFFERENCE.links.values()
+    other = np.where(rng.random(4000) < 0.2, np.nan, 1.0)
+    held = np.where(rng.random(4000) < 0.2, link.top + 1024 * rng.random(4000), 10 * rng.random(4000))
+    held[rng.random(4000) < 0.1] = np.nan
+    found = link.consistent(held, other)
+    known = ~np.isnan(found)
+    assert (known == ~np.isnan(held)).all()
+    assert ((found >= link.top) == link.undefined(other))[known].all()
+    assert np.isin(found[known], held[known]).all()
+    assert (found == held)[known].mean() > 0.6
+    kept = np.intersect1d(found[known], held[known]).size / np.unique(held[known]).size
+    assert kept > 0.97  # numbers are exchanged, not drawn anew
+    for case, numbers in ((np.nan, 5.0), (1.0, link.top + 3)):  # there is no row to take a number from
+        alone = link.published_numbers(link.consistent(np.full(3, numbers), np.full(3, case)), np.full(3, case))
+        assert np.isfinite(alone).all()
+        assert not link.breaks(alone, np.full(3, case)).any()
 
 
 def test_computed_columns_are_never_asked_for():
@@ -152,14 +179,15 @@ def test_computed_columns_are_never_asked_for():
             Numeric("n", 0, 9, integer=True),
             Numeric("price", 0, 5, decimals=2),
             Categorical("city", ("Paris", "Bern"), missing=True),
-            Numeric("paid", 0, 45, decimals=2, computed=Product(("n", "price"))),
-            Numeric("rest", -50, 50, computed=Difference(("paid", "n"))),
-            Categorical("land", ("CH", "FR"), missing=True, computed=Lookup("city", {"Paris": "FR"})),
+            Numeric("paid", 0, 45, decimals=2, computed=Computed(product=("n", "price"))),
+            Numeric("rest", -50, 50, computed=Computed(difference=("paid", "n"))),
+            Categorical("land", ("CH", "FR"), missing=True, computed=Computed(lookup="city", table={"Paris": "FR"})),
         )
     )
-    assert schema.names == ("n", "price", "city")
+    assert schema.names == ("n", "price", "city", "land")
+    assert [column.name for column in schema.asked] == ["n", "price", "city"]
     table = encoded(schema, n=[3, 2], price=[1.5, 0.25], city=["Paris", "Bern"])
-    assert schema.digest == Schema(schema.columns[:3]).digest
+    assert schema.digest == Schema((*schema.columns[:3], schema.columns[-1])).digest
     values = decode(schema.plain(), publish(schema, table), np.random.default_rng(0))
     assert publish(schema, table).numbers[3].tolist() == [4.5, 0.5]
     assert publish(schema, table).numbers[4].tolist() == [1.5, -1.5]
@@ -175,6 +203,38 @@ def test_computed_columns_are_never_asked_for():
         "paid as computed, from 0 to 45": [False, True]
     }
     assert problems(schema, real) == breaking({"paid as computed, from 0 to 45": 1})
+
+
+def test_copies_are_equal_in_every_row_and_a_date_is_that_of_its_time():
+    schema = Schema(
+        (
+            Datetime("seen", "2023-01-01", "2024-01-01", unit="min", missing=True),
+            Datetime("date", "2023-01-01", "2024-01-01", unit="D", missing=True, computed=Computed(copy="seen")),
+            Numeric("bill", 0, 100, decimals=2),
+            Numeric("euros", 0, 100, integer=True, computed=Computed(copy="bill")),
+            Categorical("ward", ("a", "b"), missing=True),
+            Categorical("unit", ("b", "c", "a"), missing=True, computed=Computed(copy="ward")),
+        )
+    )
+    assert schema.names == ("seen", "bill", "ward")
+    rng = np.random.default_rng(0)
+    rows = decode(schema, [rng.integers(0, size, 500) for size in schema.sizes], rng)
+    assert (rows["date"] == rows["seen"].dt.floor("D"))[rows["seen"].notna()].all()
+    assert (rows["euros"] == rows["bill"].round()).all()
+    assert (rows["unit"] == rows["ward"])[rows["ward"].notna()].all()
+    assert (rows["date"].isna() == rows["seen"].isna()).all()
+    assert problems(schema, rows) == []
+    assert len(problems(schema, rows.assign(date=rows["date"] + pd.Timedelta(days=1)))) == 1
+    for column, says in (
+        (Numeric("n", 0, 1, computed=Computed(copy="seen")), "a copy needs the same"),
+        (
+            Datetime("n", "2023-01-01", "2024-01-01", missing=True, computed=Computed(copy="seen")),
+            "a longer unit",
+        ),
+        (Categorical("n", ("a",), missing=True, computed=Computed(copy="ward")), "does not list 'b'"),
+    ):
+        with pytest.raises(SchemaError, match=says):
+            Schema((*schema.columns, column))
 
 
 def test_rules_name_rows_and_cells():
@@ -255,13 +315,8 @@ def late(**form: Any) -> Datetime:
             "'c' is neither numeric nor datetime",
         ),
         (
-            (Numeric("a", 0, 1, stored=StoredDifference(("a", "b"), **BOUNDS)), b(difference=("b", "a"))),
+            (Numeric("a", 0, 1, stored=Stored(difference=("a", "b"), **BOUNDS)), b(difference=("b", "a"))),
             "come earlier",
-        ),
-        ((A, Numeric("b", 0, 1, stored=StoredDifference(("b", "a"), **BOUNDS))), "'a' may be missing"),
-        (
-            (Numeric("a", 0, 1), Numeric("b", 0, 1, stored=StoredRatio(("b", "a"), **BOUNDS))),
-            "may be zero, which makes the value missing",
         ),
         ((A, b(difference=("b", "a"), unit="day")), "a unit applies only to differences of times"),
         ((A, b(difference=("b", "a"), upper=1e40)), "bounds beyond 1e\\+30"),
@@ -273,31 +328,31 @@ def late(**form: Any) -> Datetime:
         ((TIMES[1], late(difference=("e", "t"), unit="day")), "cannot be subtracted; give both the same unit"),
         ((TIMES[0], late(ratio=("e", "s"))), "times, which can only be subtracted"),
         ((A, late(difference=("e", "a"), unit="day")), "mixes numbers and times"),
-        ((A, Numeric("c", 0, 1, missing=True, computed=Sum(("a", "x")))), "operand 'x' is not a column"),
-        ((A, Numeric("c", 0, 1, computed=Sum(("a", "b"))), b(difference=("b", "a"))), "set missing = true"),
+        ((A, Numeric("c", 0, 1, missing=True, computed=Computed(sum=("a", "x")))), "operand 'x' is not a column"),
+        ((A, Numeric("c", 0, 1, computed=Computed(sum=("a", "b"))), b(difference=("b", "a"))), "set missing = true"),
         (
             (
                 A,
-                Numeric("c", 0, 1, missing=True, computed=Sum(("a", "d"))),
-                Numeric("d", 0, 1, missing=True, computed=Sum(("a", "c"))),
+                Numeric("c", 0, 1, missing=True, computed=Computed(sum=("a", "d"))),
+                Numeric("d", 0, 1, missing=True, computed=Computed(sum=("a", "c"))),
             ),
             "operand 'd' is computed itself and must come earlier",
         ),
         ((A, b(difference=("b", "i")), Identifier("i")), "'i' is not stored at the sites"),
         (
-            (A, Boolean("c", computed=Lookup("a", {"1": True}))),
+            (A, Boolean("c", computed=Computed(lookup="a", table={"1": True}))),
             "a lookup needs a categorical or boolean column",
         ),
         (
-            (Categorical("k", ("x", "y")), Boolean("c", computed=Lookup("k", {"x": True}))),
+            (Categorical("k", ("x", "y")), Boolean("c", computed=Computed(lookup="k", table={"x": True}))),
             "the table lacks values of 'k'",
         ),
         (
-            (Boolean("k"), Categorical("c", ("u",), computed=Lookup("k", {"yes": "v", "no": "u"}))),
+            (Boolean("k"), Categorical("c", ("u",), computed=Computed(lookup="k", table={"yes": "v", "no": "u"}))),
             "maps to 'v', which the column does not list",
         ),
         (
-            (Boolean("k"), Categorical("c", ("u",), computed=Lookup("k", {"maybe": "u"}))),
+            (Boolean("k"), Categorical("c", ("u",), computed=Computed(lookup="k", table={"maybe": "u"}))),
             "'maybe', which is not a value of 'k'",
         ),
         ((Identifier("i"),), "all columns are computed or identifiers"),
@@ -342,7 +397,7 @@ def test_rules_about_nothing_are_refused(never: dict[str, Any], says: str):
         ("stored = { difference = 7, lower = 0, upper = 1 }", "stored: difference: expected a list of texts, not 7"),
         ('stored = { difference = ["b", "a"], lower = 2, upper = 1 }', "lower <= upper"),
         ('stored = { difference = ["b", "a"], lower = "x", upper = 1 }', "stored: lower: expected a number, not 'x'"),
-        ("computed = { }", "with one of the entries sum, difference, product, lookup"),
+        ("computed = { }", "with one of the entries sum, difference, product, copy, lookup, part"),
         ('computed = { lookup = "a" }', "computed: table is missing"),
         ('[[rule]]\nforbid = { a = ["x"] }', "rule 1: forbid is unknown; known are never"),
         ("[rule]\nnever = 1", r"rule: expected tables, each under its own \[\[rule\]\]"),

@@ -27,7 +27,9 @@ from fedsynth.federation.trusted import TrustedServer
 from fedsynth.rows import concatenate
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
-from fedsynth.schema import StoredDifference
+from fedsynth.schema import (
+    Stored,
+)
 from fedsynth.schema.misfits import Misfits
 
 SCHEMA = Schema(
@@ -121,7 +123,7 @@ def test_a_table_that_fits_has_nothing_to_say(caplog, files):
 
 
 def test_broken_rules_and_bounds_of_stored_columns_are_counted():
-    stored = Numeric("end", 0, 200, stored=StoredDifference(("end", "start"), lower=0, upper=50))
+    stored = Numeric("end", 0, 200, stored=Stored(difference=("end", "start"), lower=0, upper=50))
     pair = (Categorical("a", ("x", "y")), Categorical("b", ("x", "y")))
     schema = Schema((Numeric("start", 0, 100), stored, *pair), rules=(Rule(never={"a": ["x"], "b": ["y"]}),))
     frame = pd.DataFrame({"start": [1, 2, 3, 4], "end": [2, 99, 9, 99], "a": list("xxyq"), "b": list("yxyx")})

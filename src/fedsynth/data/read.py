@@ -124,7 +124,11 @@ def read_table(
     for rows, positions, of in _numbered(source, wanted, persons, chunk_rows, bad, remarks):
         part = encode(schema, rows, of)
         parts.append(replace(part, misfits=part.misfits.renumbered(positions)))
-    table = concatenate(parts) if parts else encoding.encode(schema, pd.DataFrame(columns=list(schema.names)))
+    table = (
+        concatenate(parts)
+        if parts
+        else encoding.encode(schema, pd.DataFrame(columns=[column.name for column in schema.asked]))
+    )
     parts.clear()  # frees memory for sorting
     remarks += bad.remarks()
     ignored = _ignored(source, schema, persons, unused)
@@ -181,7 +185,7 @@ def check_table(
     """
     source = _source(place, records)
     names = source.columns()
-    absent = absent_columns(source.name, names, schema.names)
+    absent = absent_columns(source.name, names, [column.name for column in schema.asked])
     unreadable = [absent] if absent else []
     present = [column for column in schema.asked if column.name in names]
     unfit = source.unfit(present)
@@ -397,7 +401,7 @@ def kind_problems(source: Source) -> list[str]:
 
 def check_columns(source: Source, schema: Schema) -> None:
     """Raise :class:`SchemaError` if the source lacks a column that sites read under this schema; reads no row."""
-    if absent := absent_columns(source.name, source.columns(), schema.names):
+    if absent := absent_columns(source.name, source.columns(), [column.name for column in schema.asked]):
         raise SchemaError(absent)
 
 

@@ -75,6 +75,14 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
         at = _position(schema, name)
         column = schema.stored[at]
         conditions[at] = _number(schema, column, value) if column.is_number else _category(schema, column, value)
+    for one in schema.coarse:  # what a fine value implies
+        given, at = conditions.get(schema.index(one.finer.name)), schema.index(one.column.name)
+        if one.leads is not None and isinstance(given, Is):
+            implied = Is(int(one.leads[given.code]))
+            if conditions.setdefault(at, implied) != implied:
+                raise SchemaError(
+                    f"no row has these values of {one.finer.name!r} and {one.column.name!r}; drop one condition"
+                )
     return conditions
 
 
@@ -106,6 +114,11 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
 
 def _position(schema: Schema, name: str) -> int:
     at = schema.index(name)
+    if parts := [one.column.name for one in schema.coarse if one.leads is None and one.finer.name == name]:
+        raise SchemaError(
+            f"conditions on {name!r} are not supported, since its times are moved to the values of {', '.join(parts)}; "
+            "name these, or draw more rows and keep those that meet the condition"
+        )
     if at in schema.links:
         form = schema.links[at].form
         raise SchemaError(
@@ -118,7 +131,8 @@ def _position(schema: Schema, name: str) -> int:
 
 def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[str]]:
     """Return a value's code, its number (NaN if it has none), and the faults found in it."""
-    alone = Schema((column,), schema.missing_values)
+    plain = schema.plain([column.name])
+    alone = Schema((plain.stored[plain.index(column.name)],), schema.missing_values)
     encoded = encode_column(alone, column, pd.DataFrame({column.name: pd.Series([value], dtype=object)}))
     number = math.nan if encoded.numbers is None else float(encoded.numbers[0])
     return int(encoded.codes[0]), number, [fault.wrong for fault in encoded.faults]

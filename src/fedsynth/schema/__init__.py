@@ -2,23 +2,19 @@
 
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 from fedsynth.schema.derive import Rule
-from fedsynth.schema.forms import Difference, Identifier, Lookup, Product, StoredDifference, StoredRatio, Sum
-from fedsynth.schema.schema import MISSING, Schema
+from fedsynth.schema.forms import Identifier
+from fedsynth.schema.schema import MISSING, Computed, Schema, Stored
 
 __all__ = [
     "MISSING",
     "Boolean",
     "Categorical",
     "Column",
+    "Computed",
     "Datetime",
-    "Difference",
     "Identifier",
-    "Lookup",
     "Numeric",
-    "Product",
     "Rule",
     "Schema",
-    "StoredDifference",
-    "StoredRatio",
-    "Sum",
+    "Stored",
 ]

@@ -45,7 +45,7 @@ from fedsynth.schema.canonical import (
     since_1970,
     spells_value,
 )
-from fedsynth.schema.forms import UNITS, Computed, DeclaredColumn, Number, Stored
+from fedsynth.schema.forms import UNITS, ComputedForm, DeclaredColumn, Number, StoredForm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,8 +148,8 @@ class Categorical(DeclaredColumn, frozen=True):
     ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
     determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
     ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
-    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for no list,
-    an empty one, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for
+    looked up from another column (:class:`~fedsynth.schema.forms.ComputedForm`). Raises :class:`SchemaError` for no
+    list, an empty one, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for
     integers.
     """
 
@@ -158,7 +158,7 @@ class Categorical(DeclaredColumn, frozen=True):
     missing: bool = False
     ordered: bool = False
     unknown: Literal["drop", "other", "missing"] = "drop"
-    computed: Computed | None = None
+    computed: ComputedForm | None = None
     is_number: ClassVar[Literal[False]] = False
     is_time: ClassVar[Literal[False]] = False
 
@@ -268,12 +268,12 @@ class Boolean(DeclaredColumn, frozen=True):
     """A boolean column; text such as ``yes``, ``no``, ``t``, ``f``, ``1`` and ``0`` is understood.
 
     ``missing`` admits missing values. A ``computed`` column is looked up from another column
-    (:class:`~fedsynth.schema.forms.Computed`).
+    (:class:`~fedsynth.schema.forms.ComputedForm`).
     """
 
     name: str
     missing: bool = False
-    computed: Computed | None = None
+    computed: ComputedForm | None = None
     is_number: ClassVar[Literal[False]] = False
     is_time: ClassVar[Literal[False]] = False
     is_nominal: ClassVar[bool] = False
@@ -315,8 +315,8 @@ class Numeric(DeclaredColumn, frozen=True):
     ``decimals`` digits after the point (default: no rounding). ``missing`` admits missing values. ``outside``
     determines the handling of a number outside the bounds, infinity included: it is moved to the nearer bound
     (``"clip"``), or its row is left out (``"drop"``). A column may be ``stored`` as its difference from, or ratio to,
-    another column (:class:`~fedsynth.schema.forms.Stored`), with ``bins`` bins for that, or ``computed`` from other
-    columns (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for invalid bounds, bins or
+    another column (:class:`~fedsynth.schema.forms.StoredForm`), with ``bins`` bins for that, or ``computed`` from other
+    columns (:class:`~fedsynth.schema.forms.ComputedForm`). Raises :class:`SchemaError` for invalid bounds, bins or
     decimals, and for a bin without any value.
     """
 
@@ -329,8 +329,8 @@ class Numeric(DeclaredColumn, frozen=True):
     decimals: int | None = None
     missing: bool = False
     outside: Literal["clip", "drop"] = "clip"
-    stored: Stored | None = None
-    computed: Computed | None = None
+    stored: StoredForm | None = None
+    computed: ComputedForm | None = None
     is_number: ClassVar[Literal[True]] = True
     is_time: ClassVar[Literal[False]] = False
     is_nominal: ClassVar[bool] = False
@@ -451,7 +451,8 @@ class Datetime(DeclaredColumn, frozen=True):
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
     times are then time-zone aware, and binned in UTC. Bounds and ``edges`` written without a zone are in ``timezone``,
     but values without one are in UTC; values with one do not fit if ``timezone`` is not set. ``edges``, ``bins``,
-    ``missing``, ``outside`` and ``stored`` are as in :class:`Numeric`. Raises :class:`SchemaError` for invalid bounds,
+    ``missing``, ``outside`` and ``stored`` are as in :class:`Numeric`; ``computed`` may be a copy. Raises
+    :class:`SchemaError` for invalid bounds,
     edges, units or options.
     """
 
@@ -464,7 +465,8 @@ class Datetime(DeclaredColumn, frozen=True):
     timezone: str | None = None
     missing: bool = False
     outside: Literal["clip", "drop"] = "clip"
-    stored: Stored | None = None
+    stored: StoredForm | None = None
+    computed: ComputedForm | None = None
     is_number: ClassVar[Literal[True]] = True
     is_time: ClassVar[Literal[True]] = True
     is_nominal: ClassVar[bool] = False

@@ -12,9 +12,10 @@ Rule 1: stored forms and rules leave out no row during encoding. A row's stored 
     sensitivity proved for tables of plain columns also holds for tables of stored columns. Encoding ignores rules: a
     row that breaks a rule is counted like any other. Forbidden cells are removed from *released* tables only, which is
     post-processing.
-Rule 2: encoding never fails. A missing operand, or a division by zero (a divisor below 1e-200 in absolute value), gives
-    a missing value; values outside the form's bounds are clipped. A column whose form may give a missing value must
-    admit missing values.
+Rule 2: encoding never fails. A stored number is missing only where its column is; values outside the form's bounds are
+    clipped. Where the other column is missing, or a divisor is zero (below 1e-200 in absolute value), the column's own
+    value is stored in its place, on the same axis behind the form's bounds (:attr:`ColumnLink.top`). A computed value
+    is missing where an operand is, so that its column must admit missing values.
 Rule 3: forms consist of subtractions and divisions of doubles whose bounds exclude overflow, so that a database
     computes the same numbers (:mod:`fedsynth.data.sources.ibis`).
 """
@@ -26,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from msgspec.structs import force_setattr
 from numpy.typing import NDArray
@@ -33,9 +35,9 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique
 from fedsynth.errors import SchemaError, nearest
 from fedsynth.schema.bins import MOST_CELLS, Floats, Integers
+from fedsynth.schema.coarse import coarse_column
 from fedsynth.schema.columns import (
     LARGEST,
-    Boolean,
     Categorical,
     Column,
     Datetime,
@@ -46,13 +48,15 @@ from fedsynth.schema.columns import (
     sound_bounds,
 )
 from fedsynth.schema.forms import (
-    Computed,
+    ComputedForm,
+    Copy,
     Declared,
     Difference,
     Identifier,
     Lookup,
-    Stored,
+    Part,
     StoredDifference,
+    StoredForm,
     StoredRatio,
     microseconds_of,
 )
@@ -64,6 +68,8 @@ Values = Mapping[str, NDArray[Any]]
 TINY = 1e-200  # operands of a ratio that are smaller in absolute value count as zero
 WHOLE = 2.0**53  # from here on all doubles are whole numbers
 NEAR = 1e-12  # tolerated relative rounding error of computed numbers
+PLAIN = 1024.0  # length of the part of an axis on which a column's own values are stored
+_PLAIN_BINS = 16
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,7 +188,7 @@ def forbidden_cells(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stored forms
+# StoredForm forms
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,16 +199,19 @@ class ColumnLink:
     <fedsynth.schema.schema.Schema.asked>`, ``column`` is the column as it is published, and ``held`` the column that is
     stored in its place. A stored difference is ``sign`` (1 or -1) times (the value minus the other value), divided by
     ``step``: the length of the form's unit of time in the columns' own unit (86,400 for days between times in seconds),
-    1 for numbers.
+    1 for numbers. From ``top`` on (infinite if the other column is always known and, in a ratio, never zero), the axis
+    of the stored numbers holds the column's own values instead, from its lowest to its highest over a length of
+    :data:`PLAIN`: those of rows that have no difference or ratio.
     """
 
     own: int
     other: int
     column: Numeric | Datetime
-    form: Stored
+    form: StoredForm
     held: Numeric
     sign: int
     step: float
+    top: float = math.inf
 
     @property
     def is_ratio(self) -> bool:
@@ -219,20 +228,37 @@ class ColumnLink:
         unit = f" {form.unit}" if isinstance(form, StoredDifference) and form.unit else ""
         return f"{form.kind} {' and '.join(form.operands)} from {form.lower:g} to {form.upper:g}{unit}"
 
-    def held_numbers(self, own: Floats, other: Floats) -> Floats:
-        """Return the differences or ratios to be stored, not yet clipped, as float64.
+    def undefined(self, other: Floats) -> Mask:
+        """Return a mask of the rows without a difference or ratio: the other value is missing, or a divisor of zero."""
+        gone: Mask = np.isnan(other) | ((np.abs(other) < TINY) if self.is_ratio else False)
+        return gone
 
-        Missing values are NaN, and so is a ratio to a number that is practically zero (below 1e-200).
+    def held_numbers(self, own: Floats, other: Floats) -> Floats:
+        """Return the numbers to be stored, as float64: differences or ratios, clipped to the form's bounds.
+
+        Where they are :meth:`undefined`, the numbers from ``top`` on stand for the column's own values. Missing values
+        are NaN.
         """
         if self.is_ratio:
             divisor = np.where(np.abs(other) < TINY, np.nan, other)
-            ratio: Floats = np.where(np.abs(own) < TINY, 0.0, own) / divisor
-            return ratio
-        found = (own - other if self.sign > 0 else other - own) / self.step
+            found = np.where(np.abs(own) < TINY, 0.0, own) / divisor
+        else:
+            found = (own - other if self.sign > 0 else other - own) / self.step
         if self.scale:
             scaled = found * self.scale
             found = np.where(np.abs(scaled) < WHOLE, np.rint(scaled) / self.scale, found)
-        return found
+        found = np.clip(found, self.form.lower, self.form.upper)
+        if self.top == math.inf:
+            return found
+        lowest, width = self.plain_range
+        share = (own - lowest) / width * PLAIN
+        return np.where(self.undefined(other), self.top + (np.floor(share) if self.held.per_unit else share), found)
+
+    @property
+    def plain_range(self) -> tuple[float, float]:
+        """The column's lowest value, and the distance to its highest (1 if it has only one)."""
+        edges = self.column.bin_edges
+        return float(edges[0]), float(edges[-1] - edges[0]) or 1.0
 
     def encoded(self, own: Encoded, other: Encoded) -> Encoded:
         """Return what is stored for this column; a row is left out (code -1) only where ``own`` leaves it out."""
@@ -245,10 +271,15 @@ class ColumnLink:
         """Return the column's published values, given the stored differences or ratios and the other column's values.
 
         They are float64 values that the column admits, within the bounds of its form. If the column admits no such
-        value, the result lies outside these bounds (see :meth:`breaks`).
+        value, the result lies outside these bounds (see :meth:`breaks`). ``held`` must be consistent with ``other``
+        (:meth:`consistent`).
         """
         low, high = self._limits(other)
         raw = held * other if self.is_ratio else other + self.sign * self.step * held
+        if self.top < math.inf:
+            lowest, width = self.plain_range
+            share = np.minimum(held - self.top + (0.5 if self.held.per_unit else 0.0), PLAIN) / PLAIN
+            raw = np.where(held >= self.top, lowest + share * width, raw)
         cells, each = self.column.bins_as_cells, self.column.per_unit
         if each:
             low, high = low * each, high * each
@@ -256,6 +287,33 @@ class ColumnLink:
             low, high = np.ceil(low - near) / each, np.floor(high + near) / each
             raw = np.where(low <= high, np.clip(np.rint(raw * each) / each, low, high), raw)
         return cells.admitted(raw)
+
+    def consistent(self, held: Floats, other: Floats) -> Floats:
+        """Return the stored numbers ``held`` of rows, moved between rows so that each fits the ``other`` value.
+
+        A model may relate the two columns only roughly, and draw a difference for a row without the other value. Such
+        rows exchange their numbers with rows in the opposite case; those left over take numbers of consistent rows of
+        their own case (or clip, if there are none). All numbers of encoded rows are consistent and stay.
+        """
+        if self.top == math.inf:
+            return held
+        plain, undefined, known = held >= self.top, self.undefined(other), ~np.isnan(held)
+        wrong = [np.flatnonzero(known & (plain != undefined) & (undefined == case)) for case in (False, True)]
+        if not any(map(len, wrong)):
+            return held
+        found, few = held.copy(), min(map(len, wrong))
+        first, second = (rows[_spread(few, len(rows))] for rows in wrong)
+        found[first], found[second] = held[second], held[first]
+        for case, rows, swapped in zip((False, True), wrong, (first, second), strict=True):
+            left = np.setdiff1d(rows, swapped)
+            donors = np.flatnonzero(known & (plain == case) & (undefined == case))
+            if len(donors):
+                found[left] = held[donors[_spread(len(left), len(donors))]]
+            elif case:
+                found[left] = self.top + np.floor(PLAIN * (np.arange(len(left)) + 0.5) / max(1, len(left)))
+            else:
+                found[left] = self.form.upper
+        return found
 
     def breaks(self, values: Floats, other: Floats) -> Mask:
         """Return a mask of the rows whose difference or ratio lies outside the form's bounds by more than rounding.
@@ -272,18 +330,24 @@ class ColumnLink:
         return broken
 
     def _limits(self, other: Floats) -> tuple[Floats, Floats]:
-        """Return the lowest and the highest value that the form admits, given the values ``other``."""
+        """Return the lowest and the highest value that the form admits, given ``other``; NaN where undefined."""
         ends = (self.form.lower, self.form.upper)
+        other = np.where(self.undefined(other), np.nan, other)
         first, last = (end * other if self.is_ratio else other + self.sign * self.step * end for end in ends)
         return np.minimum(first, last), np.maximum(first, last)
+
+
+def _spread(few: int, many: int) -> Integers:
+    """Return ``few`` positions among ``many``, evenly spread."""
+    spread: Integers = (np.arange(few) * many) // max(1, few)
+    return spread
 
 
 def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, ColumnLink]:
     """Return a :class:`ColumnLink` for each column with a stored form, by its position in ``asked``.
 
     Raises :class:`SchemaError` for a form that does not fit its columns: for example, the other column does not exist,
-    has a stored form itself and comes later, cannot be subtracted or divided, or may be zero or missing although this
-    column may not be missing.
+    has a stored form itself and comes later, or cannot be subtracted or divided.
     """
     found: dict[int, ColumnLink] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -308,7 +372,7 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
     return found
 
 
-def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Datetime, form: Stored) -> ColumnLink:
+def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Datetime, form: StoredForm) -> ColumnLink:
     step, integer, decimals = _step(column, form, column, other), False, None
     if isinstance(form, StoredDifference):
         integer = step == 1 and column.per_unit == other.per_unit == 1
@@ -317,10 +381,6 @@ def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Date
     for operand in (column, other):
         if max(abs(operand.bin_edges[0]), abs(operand.bin_edges[-1])) > LARGEST:
             raise _wrong(column, f"operand {operand.name!r} has bounds beyond {LARGEST:g}; give it in another unit")
-    zero = isinstance(form, StoredRatio) and other.bin_edges[0] < TINY and other.bin_edges[-1] > -TINY
-    if (zero or other.missing) and not column.missing:
-        why = "be zero" if zero else "be missing"
-        raise _wrong(column, f"operand {other.name!r} may {why}, which makes the value missing; set missing = true")
     if not sound_bounds(form.lower, form.upper):
         raise _wrong(column, f"stored has bounds beyond {LARGEST:g} or too close together; give another unit")
     if integer and not (float(form.lower).is_integer() and float(form.upper).is_integer()):
@@ -335,10 +395,18 @@ def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Date
         missing=column.missing,
     )
     sign = 1 if form.operands[0] == column.name else -1
-    return ColumnLink(own, at, column, form, held, sign, step)
+    zero = isinstance(form, StoredRatio) and other.bin_edges[0] < TINY and other.bin_edges[-1] > -TINY
+    if not (zero or other.missing):
+        return ColumnLink(own, at, column, form, held, sign, step)
+    top = form.upper + 1 / held.per_unit if held.per_unit else float(np.nextafter(form.upper, math.inf))
+    edges = np.unique(held.bin_edges)
+    below = edges if held.bin_edges[-1] in held.bin_edges[:-1] else edges[:-1]  # a last bin of one value keeps it
+    ends = (*below.tolist(), *(top + np.linspace(0.0, PLAIN, _PLAIN_BINS + 1)).tolist())
+    held = msgspec.structs.replace(held, high=ends[-1], edges=ends)
+    return ColumnLink(own, at, column, form, held, sign, step, top)
 
 
-def _step(column: Column, form: Stored | Computed, first: Column, second: Column) -> float:
+def _step(column: Column, form: StoredForm | ComputedForm, first: Column, second: Column) -> float:
     """Check that the form can combine two operands; return its unit in units of the operands (1 for numbers)."""
     times = [operand for operand in (first, second) if isinstance(operand, Datetime)]
     if not isinstance(form, Difference | StoredDifference):
@@ -382,7 +450,7 @@ def _wrong(column: Column, why: str) -> SchemaError:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Computed forms
+# ComputedForm forms
 
 
 def check_computed(columns: Sequence[Column | Identifier]) -> None:
@@ -403,8 +471,10 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
             if name not in ready:
                 raise _wrong(column, _unknown(name, columns, ready))
         operands = [ready[name] for name in form.operands]
-        if isinstance(form, Lookup):
-            _check_lookup(column, operands[0], form)
+        if isinstance(form, Lookup | Part):
+            coarse_column(column, operands[0], form)
+        elif isinstance(form, Copy):
+            _check_copy(column, operands[0])
         elif not isinstance(column, Numeric):
             raise _wrong(column, "only a numeric column can be computed from numbers")
         elif wrong := [operand.name for operand in operands if not operand.is_number]:
@@ -416,48 +486,58 @@ def check_computed(columns: Sequence[Column | Identifier]) -> None:
         else:
             for operand in operands:
                 _step(column, form, operand, operand)
-        if any(operand.missing for operand in operands) and not isinstance(form, Lookup) and not column.missing:
+        given = isinstance(form, Lookup | Part)
+        if any(operand.missing for operand in operands) and not given and not column.missing:
             raise _wrong(column, "an operand may be missing, which makes the value missing; set missing = true")
         ready[column.name] = column
 
 
-def _check_lookup(column: Column, source: Column, form: Lookup) -> None:
-    if column.is_number or source.is_number:
-        raise _wrong(column, "a lookup needs a categorical or boolean column, looked up by another such column")
-    given = {code_of(source, key, ()): value for key, value in form.table.items()}
-    if None in given:
-        key = next(key for key in form.table if code_of(source, key, ()) is None)
-        raise _wrong(column, f"the table has the key {key!r}, which is not a value of {source.name!r}")
-    for value in given.values():
-        if code_of(column, value, ()) is None:
-            raise _wrong(column, f"the table maps to {value!r}, which the column does not list; add it to values")
-    if len(given) < source.size and not column.missing:
-        raise _wrong(
-            column,
-            f"the table lacks values of {source.name!r} (which may include missing); add them, or set missing = true",
-        )
+def _check_copy(column: Column, source: Column) -> None:
+    if column.is_number != source.is_number or (column.is_number and column.is_time) != isinstance(source, Datetime):
+        raise _wrong(column, f"operand {source.name!r} is a column of another type; a copy needs the same")
+    if column.is_number and column.stored is not None:
+        raise _wrong(column, "it is both stored and computed; give only one of the two")
+    if isinstance(column, Datetime) and isinstance(source, Datetime):
+        zones = column.timezone != source.timezone or (source.timezone is not None and column.unit != source.unit)
+        if zones or column.microseconds < source.microseconds:
+            raise _wrong(
+                column, f"give it the time zone and the unit of {source.name!r}, or without a zone a longer unit"
+            )
+    if not column.is_number and not source.is_number:
+        for label in source.labels:
+            if code_of(column, label, ()) is None:
+                raise _wrong(column, f"it does not list {label!r}, a value of {source.name!r}; add it to values")
 
 
-def computed_form(column: Column | Identifier) -> Computed | None:
+def computed_form(column: Column | Identifier) -> ComputedForm | None:
     """Return the computed form of a column, ``None`` if it has none."""
-    return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
+    return None if isinstance(column, Identifier) else column.computed
 
 
-def computed_values(column: Column, form: Computed, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:
-    """Return a computed column's values, rounded as the column declares but not clipped."""
-    if isinstance(form, Lookup):
-        source = columns[form.lookup]
-        assert not source.is_number
-        assert not column.is_number
-        leads = np.full(source.size, column.size - 1)
-        for key, value in form.table.items():
-            leads[code_of(source, key, ())] = code_of(column, value, ())
-        return leads[values[form.lookup]]
+def computed_values(column: Column, form: ComputedForm, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:
+    """Return a computed column's values, rounded as the column declares but not clipped, or a coarse column's codes."""
+    if isinstance(form, Lookup | Part):
+        return coarse_column(column, columns[form.operands[0]], form).codes(values[form.operands[0]])
     operands = [values[name] for name in form.operands]
     found: NDArray[Any]
+    if isinstance(form, Copy):
+        return _copied(column, columns[form.copy], operands[0])
     if isinstance(form, Difference):
         found = (operands[0] - operands[1]) / _step(column, form, *(columns[name] for name in form.operands))
     else:
         found = form.combine.reduce(operands, axis=0)
     assert isinstance(column, Numeric)
     return np.rint(found * column.per_unit) / column.per_unit + 0.0 if column.per_unit else found
+
+
+def _copied(column: Column, source: Column, values: NDArray[Any]) -> NDArray[Any]:
+    if isinstance(column, Datetime) and isinstance(source, Datetime):
+        times: Floats = np.floor(values * (source.microseconds / column.microseconds))
+        return times
+    if column.is_number:
+        numbers: Floats = np.rint(values * column.per_unit) / column.per_unit + 0.0 if column.per_unit else values
+        return numbers
+    assert not source.is_number
+    codes = [code_of(column, label, ()) for label in source.labels]
+    found: Integers = np.array([*codes, column.size - 1], dtype=np.int64)[values]
+    return found

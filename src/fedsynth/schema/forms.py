@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta, Struct, field
@@ -58,8 +58,9 @@ class Relation(Declared, frozen=True, omit_defaults=True, tag_field="relation"):
     """Base class of the relations by which a column follows from others, in its entry ``stored`` or ``computed``.
 
     In a schema file, a relation is a table of entries; the one with the operands has the relation's tag as its key. A
-    further relation is a class with a tag of its own in the union :data:`Stored` or :data:`Computed`; one of several
-    numbers has the function of two numbers that ``combine`` them. Raises :class:`SchemaError` for invalid operands.
+    further relation is a class with a tag of its own in the union :data:`StoredForm` or :data:`ComputedForm`; one of
+    several numbers has the function of two numbers that ``combine`` them. Raises :class:`SchemaError` for invalid
+    operands.
     """
 
     most: ClassVar[int] = 2
@@ -142,9 +143,10 @@ class Product(Relation, frozen=True, tag="product"):
 
 
 class Lookup(Relation, frozen=True, tag="lookup"):
-    """Declares that a column is looked up by another one, ``lookup``, both categorical or boolean, as in :class:`Sum`.
+    """Declares that a column is looked up by another one, ``lookup``, both categorical or boolean.
 
-    ``table`` maps each value (as text) of the other column to the result.
+    ``table`` maps each value (as text) of the other column to the result. Sites compute the column from the other one,
+    and models hold both (:mod:`fedsynth.schema.coarse`).
     """
 
     lookup: str
@@ -163,8 +165,49 @@ class Lookup(Relation, frozen=True, tag="lookup"):
         return hash((self.lookup, frozenset(self.table)))
 
 
-Stored = StoredDifference | StoredRatio
-Computed = Sum | Difference | Product | Lookup
+class Copy(Relation, frozen=True, tag="copy"):
+    """Declares that a column equals the column ``copy``, as in :class:`Sum`, or is the date of its times.
+
+    A number is rounded as the column declares, and a time rounded down to the column's unit.
+    """
+
+    copy: str
+
+    def __post_init__(self) -> None:
+        """There is nothing to check: a copy has one operand."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Name of the column that is copied, as a tuple."""
+        return (self.copy,)
+
+
+class Part(Relation, frozen=True, tag="part"):
+    """Declares that a categorical column is a part of the time in the datetime column ``of``.
+
+    The ``part`` is the weekday (seven values, Monday first), the month (twelve) or the hour (24); the column lists its
+    values in order, whatever it calls them.
+    """
+
+    part: Literal["weekday", "month", "hour"]
+    of: str
+
+    def __post_init__(self) -> None:
+        """There is nothing to check: a part has one operand."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Name of the datetime column, as a tuple."""
+        return (self.of,)
+
+    @property
+    def values(self) -> int:
+        """Number of values of the part."""
+        return {"weekday": 7, "month": 12, "hour": 24}[self.part]
+
+
+StoredForm = StoredDifference | StoredRatio
+ComputedForm = Sum | Difference | Product | Copy | Lookup | Part
 
 
 class Identifier(DeclaredColumn, frozen=True, tag="id"):

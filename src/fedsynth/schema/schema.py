@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import warnings
 from collections import Counter
@@ -22,6 +23,7 @@ from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, Schema
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.plugins import named
 from fedsynth.schema.bins import MOST_COLUMNS
+from fedsynth.schema.coarse import CoarseColumn, coarse_columns
 from fedsynth.schema.columns import (
     LARGEST,
     Boolean,
@@ -41,7 +43,7 @@ from fedsynth.schema.derive import (
     forbidden_cells,
     links_of,
 )
-from fedsynth.schema.forms import Computed, Identifier, Relation, Stored
+from fedsynth.schema.forms import ComputedForm, Identifier, StoredForm
 from fedsynth.schema.misfits import with_lines
 from fedsynth.settings import members, read_settings
 
@@ -52,7 +54,7 @@ __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
 _Kind = TypeVar("_Kind")
 FORMAT = 1
-_RELATIONS = {"stored": Stored, "computed": Computed}
+_RELATIONS = {"stored": StoredForm, "computed": ComputedForm}
 _MOST_CODES = 1 << 22  # values and bins of all columns: more would exhaust the memory before a row is read
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 _DRAFT = """\
@@ -65,10 +67,11 @@ _DRAFT = """\
 class Schema:
     """The public description of a table: its columns in order, the texts that stand for missing values, and rules.
 
-    ``columns`` are the columns of the published table. :attr:`asked` are those that sites are queried about: all except
-    computed columns and identifiers. :attr:`stored` are the same columns as sites encode them, some of them by their
-    relation to another column; cliques (sets of columns that are counted together), sizes, positions and codes refer to
-    stored columns. ``missing_values`` are the spellings of missing values in text. ``rules`` are combinations of values
+    ``columns`` are the columns of the published table. :attr:`asked` are those that sites read from their rows: all
+    except computed columns and identifiers. :attr:`stored` are the columns as sites encode them: the same, some of them
+    by their relation to another column, and those that another one determines. Cliques (sets of columns that are
+    counted together), sizes, positions and codes refer to stored columns. ``missing_values`` are the spellings of
+    missing values in text. ``rules`` are combinations of values
     that no row has.
 
     Two schemas with equal :attr:`digest` encode every table in the same way; the digest is part of every request. It
@@ -117,9 +120,18 @@ class Schema:
         return links_of(self.columns, self.asked)
 
     @cached_property
+    def coarse(self) -> tuple[CoarseColumn, ...]:
+        """The columns that a single other one determines (:mod:`fedsynth.schema.coarse`)."""
+        return coarse_columns(column for column in self.columns if not isinstance(column, Identifier))
+
+    @cached_property
     def stored(self) -> tuple[Column, ...]:
-        """The columns as sites encode them and models represent them: some replaced by a difference or ratio."""
-        return tuple(self.links[at].held if at in self.links else column for at, column in enumerate(self.asked))
+        """The columns as sites encode them and models represent them: :attr:`asked`, then :attr:`coarse`.
+
+        Some of the former are replaced by a difference or ratio.
+        """
+        read = (self.links[at].held if at in self.links else column for at, column in enumerate(self.asked))
+        return (*read, *(coarse.column for coarse in self.coarse))
 
     @cached_property
     def is_plain(self) -> bool:
@@ -159,7 +171,7 @@ class Schema:
         if self.is_plain:
             return self
         known = {column.name for column in self.columns} if names is None else set(names)
-        asked = set(self.names)
+        asked = {column.name for column in self.asked}
         kept = (column for column in self.columns if column.name in asked or column.name in known)
         columns = tuple(_plain(column) for column in kept if not isinstance(column, Identifier))
         return Schema(columns, self.missing_values, self.drafted)
@@ -195,7 +207,10 @@ class Schema:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of what determines the encoding, independent of the layout of the schema file."""
-        return hashlib.sha256(json.dumps(self._content(self.asked), sort_keys=True).encode()).hexdigest()
+        content = self._content([*self.asked, *(one.column for one in self.coarse)])
+        if wide := [list(link.held.bin_edges) for link in self.links.values() if link.top < math.inf]:
+            content["held"] = wide
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def ignored(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those column ``names`` of a table that the schema does not name, in order."""
@@ -301,14 +316,34 @@ def _read(kind: type[_Kind], entries: Mapping[str, Any], where: str) -> _Kind:
         raise SchemaError(str(error)) from error
 
 
-def _relation(union: Any, key: str, entries: Any) -> Relation:
+def _relation(union: Any, key: str, entries: Any) -> Any:
     """Return the relation in a ``union`` that a column's entry ``key`` describes: its tag is one of the entries."""
     kinds = _by_tag(union)
     named = [tag for tag in kinds if isinstance(entries, dict) and tag in entries]
     if len(named) != 1:
         raise SchemaError(f"{key} = {entries!r}; write {key} = {{ ... }} with one of the entries {', '.join(kinds)}")
-    relation: Relation = _read(kinds[named[0]], entries, key)
-    return relation
+    return _read(kinds[named[0]], entries, key)
+
+
+def Stored(**entries: Any) -> StoredForm:  # noqa: N802
+    """Return how a column is stored, from the entries of a schema file's ``stored``.
+
+    ``Stored(difference=("left", "came"), unit="day", lower=0, upper=90)`` is a
+    :class:`~fedsynth.schema.forms.StoredDifference`, ``Stored(ratio=("total", "months"), lower=0, upper=100)`` a
+    :class:`~fedsynth.schema.forms.StoredRatio`. Raises :class:`SchemaError` for other entries.
+    """
+    form: StoredForm = _relation(StoredForm, "stored", entries)
+    return form
+
+
+def Computed(**entries: Any) -> ComputedForm:  # noqa: N802
+    """Return how a column is computed, from the entries of a schema file's ``computed``.
+
+    They are ``sum=``, ``product=`` or ``difference=`` with the names of columns (a difference of times also with its
+    ``unit=``), or ``lookup=`` with one column's name and ``table=``. Raises :class:`SchemaError` for other entries.
+    """
+    form: ComputedForm = _relation(ComputedForm, "computed", entries)
+    return form
 
 
 def _by_tag(union: Any) -> dict[str, Any]:

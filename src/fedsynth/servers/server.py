@@ -224,7 +224,7 @@ class _Pending:
 
 
 JointDraw = Callable[[SelectTable, Agree], Drawn]
-"""A server's part in a draw (private selection) that all three compute, once each has agreed to the statements of this call."""
+"""A server's part in a draw (private selection) of all three, once each has agreed to the statements of this call."""
 
 
 @dataclass(eq=False)

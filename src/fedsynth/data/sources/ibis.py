@@ -33,7 +33,7 @@ from fedsynth.schema.columns import (
     Numeric,
     codes_of_texts,
 )
-from fedsynth.schema.derive import TINY, WHOLE, ColumnLink
+from fedsynth.schema.derive import PLAIN, TINY, WHOLE, ColumnLink
 
 _SECOND = 10**6  # microseconds
 _PAIRS = 1 << 12  # pairs of axes counted in one scan for their products, to bound the tables held in memory
@@ -87,7 +87,7 @@ class CountedRows(NoSingleRows):
     """One snapshot of rows that a database counts under a ``schema``; no statement is sent on creation."""
 
     def __init__(self, schema: Schema, database: Counting) -> None:
-        """Raise :class:`Unsupported` for times in units too fine to be counted exactly in SQL."""
+        """Raise :class:`Unsupported` for parts of times, and for units too fine to be counted exactly in SQL."""
         self.schema = schema
         self._database = database
         self._kept: int | None = None
@@ -96,6 +96,12 @@ class CountedRows(NoSingleRows):
                 raise Unsupported(
                     f"column {column.name!r} has too fine a unit for its bounds to be counted in the database; let the "
                     "site read its rows"
+                )
+        for coarse in schema.coarse:
+            if coarse.leads is None:
+                raise Unsupported(
+                    f"column {coarse.column.name!r} is a part of a time, which the database cannot count; let the site "
+                    "read its rows"
                 )
         for position, link in schema.links.items():
             if position in database.types and isinstance(link.column, Datetime) and link.column.microseconds < _SECOND:
@@ -149,9 +155,22 @@ class CountedRows(NoSingleRows):
         column = self.schema.stored[axis.column]
         return axis.size(column.size, column.missing)
 
+    def _over_read(self, axis: Axis) -> Axis:
+        """Return the axis, over a column that is read: that of a coarse column over the finer one, in its groups."""
+        schema = self.schema
+        name, groups = schema.names[axis.column], axis.groups
+        coarse = {one.column.name: one for one in schema.coarse}
+        while name in coarse:
+            leads = coarse[name].leads
+            assert leads is not None
+            name, groups = coarse[name].finer.name, leads if groups is None else groups[leads]
+        return Axis(schema.index(name), axis.cuts, groups)
+
     def _ask(self, axes: Sequence[Axis], blocks: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
         """Return the table of each block of axes from one scan; also record the number of rows."""
         database, schema = self._database, self.schema
+        sizes = [self._size(axis) for axis in axes]
+        axes = [self._over_read(axis) for axis in axes]
         used = {at: axes[at] for block in blocks for at in block}
         # For columns that SQL does not compare, any text may turn out to be invalid.
         gaps = [k for k, column in enumerate(schema.asked) if k not in database.types or _leaves_out(column)]
@@ -163,7 +182,7 @@ class CountedRows(NoSingleRows):
         on_gaps = [at for at, axis in placed.items() if axis.column in gaps]
         coded, kinds = self._coded(columns, placed, ready, on_gaps, used)
 
-        shapes = [[self._size(used[at]) for at in block] for block in blocks]
+        shapes = [[sizes[at] for at in block] for block in blocks]
         counts = [
             self._compiled(_grouped(kinds, number, block, shape))
             for number, (block, shape) in enumerate(zip(blocks, shapes, strict=True))
@@ -328,7 +347,7 @@ def place(
 def held_value(link: ColumnLink, schema: Schema, own: Any, other: Any) -> Any:
     """Return the ibis expression of the difference or ratio of a ``link``, from those of both columns' values.
 
-    It performs the same subtractions and divisions of doubles as :meth:`ColumnLink.held_numbers
+    It performs the same operations on doubles as :meth:`ColumnLink.held_numbers
     <fedsynth.schema.derive.ColumnLink.held_numbers>`, in the same order, and is NULL for a missing value.
     """
     import ibis
@@ -336,16 +355,23 @@ def held_value(link: ColumnLink, schema: Schema, own: Any, other: Any) -> Any:
     first, second = _number(link.column, own), _number(schema.asked[link.other], other)
     if link.is_ratio:
         small = _double(TINY)
-        divisor = ibis.ifelse(second.abs() < small, ibis.null("float64"), second)
-        return ibis.ifelse(first.abs() < small, _double(0.0), first) / divisor
-    found = first - second if link.sign > 0 else second - first
-    if link.step != 1:
-        found = found / _double(link.step)
+        second = ibis.ifelse(second.abs() < small, ibis.null("float64"), second)
+        found = ibis.ifelse(first.abs() < small, _double(0.0), first) / second
+    else:
+        found = first - second if link.sign > 0 else second - first
+        if link.step != 1:
+            found = found / _double(link.step)
     if link.scale:
         scaled = found * _double(link.scale)
         rounded = scaled.round().cast("float64") / _double(link.scale)
         found = ibis.ifelse(scaled.abs() < _double(WHOLE), rounded, found)
-    return found
+    found = _clipped(found, link.form.lower, link.form.upper)
+    if link.top == math.inf:
+        return found
+    lowest, width = link.plain_range
+    share = (first - _double(lowest)) / _double(width) * _double(PLAIN)
+    whole = share.floor().cast("float64") if link.held.per_unit else share
+    return ibis.ifelse(second.isnull(), _double(link.top) + whole, found)
 
 
 def _number(column: Column, value: Any) -> Any:
@@ -361,6 +387,12 @@ def _number(column: Column, value: Any) -> Any:
     else:
         value = value.cast("float64")
         value = ibis.ifelse(value == _double(math.nan), ibis.null("float64"), value)
+    return _clipped(value, low, high)
+
+
+def _clipped(value: Any, low: float, high: float) -> Any:
+    import ibis
+
     return ibis.ifelse(value < _double(low), _double(low), ibis.ifelse(value > _double(high), _double(high), value))
 
 

@@ -376,7 +376,7 @@ class _Counting:
 
     @classmethod
     def of(cls, source: PostgresTable, schema: Schema) -> _Counting:
-        found = types_of(source, source.cursor, schema.names)
+        found = types_of(source, source.cursor, [column.name for column in schema.asked])
         values, types = {}, {}
         for position, column in enumerate(schema.asked):
             kind = found[column.name]

@@ -87,5 +87,5 @@ class StreamedRows(NoSingleRows):
         if not some:
             import pandas as pd
 
-            yield encoding.encode(self.schema, pd.DataFrame(columns=list(self.schema.names)))
+            yield encoding.encode(self.schema, pd.DataFrame(columns=[column.name for column in self.schema.asked]))
         self._kept, self._read = kept, read

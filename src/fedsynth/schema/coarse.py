@@ -1,0 +1,215 @@
+"""Coarse columns: categories that another, finer column determines, such as a city's country or a time's weekday.
+
+A coarse column is never read from rows: sites compute its code from that of the finer column, so that it is a function
+of the row and the schema alone (:mod:`fedsynth.schema.derive`, rule 1). It is counted and modelled like any other
+column. A model relates the two only roughly; when rows are published, the coarse value stays and the finer one is moved
+to a value that agrees with it. The other way round, the coarse column's relations to further columns would be lost,
+since a model merges the rare values of a fine column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import SchemaError
+from fedsynth.schema.bins import Floats, Integers
+from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, code_of
+from fedsynth.schema.forms import Lookup, Part
+
+_DAY = 86400.0
+_UNREACHED = -1
+
+
+@dataclass(frozen=True, eq=False)
+class CoarseColumn:
+    """A coarse ``column``, which its ``form`` computes from the ``finer`` one.
+
+    ``leads`` is the code of the coarse column for each code of a category (int64); ``None`` for a part of a time.
+    ``root`` is the name of the column that is read from rows: the finest.
+    """
+
+    column: Categorical | Boolean
+    finer: Column
+    form: Lookup | Part
+    leads: Integers | None
+    root: str
+
+    def codes(self, values: NDArray[Any]) -> Integers:
+        """Return the coarse column's codes (int64), from the finer one's codes, or its numbers if these are times."""
+        if self.leads is not None:
+            return np.where(values < 0, -1, self.leads[values])
+        assert isinstance(self.finer, Datetime)
+        assert isinstance(self.form, Part)
+        gone = np.isnan(values)
+        found = _parts(self.finer, np.where(gone, 0.0, values))[self.form.part]
+        return np.where(gone, self.column.size - 1, found)
+
+
+def coarse_columns(columns: Iterable[Column]) -> tuple[CoarseColumn, ...]:
+    """Return those ``columns`` that another one determines, in order."""
+    known = {column.name: column for column in columns}
+    found: dict[str, CoarseColumn] = {}
+    for column in known.values():
+        form = coarse_form(column)
+        if form is not None:
+            name = form.operands[0]
+            coarse = coarse_column(column, known[name], form)
+            found[column.name] = replace(coarse, root=found[name].root) if name in found else coarse
+    return tuple(found.values())
+
+
+def coarse_form(column: Column) -> Lookup | Part | None:
+    """Return the form of a coarse column, ``None`` for any other."""
+    form = None if isinstance(column, Datetime) else column.computed
+    return form if isinstance(form, Lookup | Part) else None
+
+
+def coarse_column(column: Column, finer: Column, form: Lookup | Part) -> CoarseColumn:
+    """Return the coarse ``column`` with the ``finer`` one; :class:`SchemaError` for a ``form`` that does not fit."""
+    leads = _leads(column, finer, form) if isinstance(form, Lookup) else None
+    if isinstance(form, Part):
+        _check_part(column, finer, form)
+    assert isinstance(column, Categorical | Boolean)
+    return CoarseColumn(column, finer, form, leads, finer.name)
+
+
+def _leads(column: Column, finer: Column, form: Lookup) -> Integers:
+    if column.is_number or finer.is_number:
+        raise _wrong(column, "a lookup needs a categorical or boolean column, looked up by another such column")
+    leads = np.full(finer.size, _UNREACHED)
+    for key, value in form.table.items():
+        code, result = code_of(finer, key, ()), code_of(column, value, ())
+        if code is None:
+            raise _wrong(column, f"the table has the key {key!r}, which is not a value of {finer.name!r}")
+        if result is None:
+            raise _wrong(column, f"the table maps to {value!r}, which the column does not list; add it to values")
+        leads[code] = result
+    if (leads == _UNREACHED).any() and not column.missing:
+        raise _wrong(
+            column,
+            f"the table lacks values of {finer.name!r} (which may include missing); add them, or set missing = true",
+        )
+    return np.where(leads == _UNREACHED, column.size - 1, leads)
+
+
+def _check_part(column: Column, finer: Column, form: Part) -> None:
+    if not isinstance(finer, Datetime):
+        raise _wrong(column, f"{finer.name!r} is not a datetime column, which alone has a {form.part}")
+    if column.is_number or len(column.labels) != form.values:
+        raise _wrong(column, f"a {form.part} needs a categorical column of {form.values} values, in order")
+    if finer.missing and not column.missing:
+        raise _wrong(column, f"{finer.name!r} may be missing, which makes the value missing; set missing = true")
+    if form.part == "hour" and finer.unit == "D":
+        raise _wrong(column, f"{finer.name!r} has no hours, since its unit is D; give it a finer unit")
+
+
+def _wrong(column: Column, why: str) -> SchemaError:
+    return SchemaError(f"column {column.name!r}: {why}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Publishing
+
+
+def agree(values: MutableMapping[str, NDArray[Any]], coarse: Sequence[CoarseColumn]) -> None:
+    """Move the values of finer columns in ``values`` to some that agree with the coarse ones of the same row.
+
+    ``values`` are those of drawn rows by column (codes, or times as numbers), changed in place. Afterwards, coarse
+    values are as computed: where no finer value leads to them together, they give way. Rows that agree are not changed.
+    """
+    by_finer: dict[str, list[CoarseColumn]] = {}
+    for one in coarse:
+        by_finer.setdefault(one.finer.name, []).append(one)
+    for name, several in reversed(by_finer.items()):  # a coarse column may be finer than another: the coarsest first
+        if isinstance(several[0].finer, Datetime):
+            values[name] = _moved_times(values, several[0].finer, several)
+        else:
+            values[name] = _moved_codes(values[name], values, several)
+    for one in coarse:
+        values[one.column.name] = one.codes(values[one.finer.name])
+
+
+def _moved_codes(codes: Integers, values: Mapping[str, NDArray[Any]], several: Sequence[CoarseColumn]) -> Integers:
+    """Return the ``codes`` of a category, exchanged among rows that disagree with its coarse columns.
+
+    Rows that are left over take the value of a row that agrees, or any value that leads to theirs.
+    """
+    leads, wanted = np.zeros(several[0].finer.size, dtype=np.int64), np.zeros(len(codes), dtype=np.int64)
+    for one in several:
+        assert one.leads is not None
+        leads = leads * one.column.size + one.leads
+        wanted = wanted * one.column.size + values[one.column.name].astype(np.int64)
+    found = codes.astype(np.int64)
+    wrong = leads[found] != wanted
+    spare = np.flatnonzero(wrong)
+    spare = spare[np.argsort(leads[found[spare]], kind="stable")]
+    ends = leads[found[spare]]
+    moved = found.copy()
+    for value in np.unique(wanted[wrong]):
+        rows = np.flatnonzero(wrong & (wanted == value))
+        pool = codes[spare[np.searchsorted(ends, value) : np.searchsorted(ends, value, side="right")]].astype(np.int64)
+        if len(pool) < len(rows):
+            right = found[(~wrong) & (wanted == value)]
+            more = right if len(right) else pool if len(pool) else np.flatnonzero(leads == value)
+            if not len(more):
+                continue  # no finer value leads there
+            pool = np.concatenate([pool, np.resize(more, len(rows) - len(pool))])
+        moved[rows] = pool[: len(rows)]
+    return moved
+
+
+def _moved_times(values: Mapping[str, NDArray[Any]], column: Datetime, several: Sequence[CoarseColumn]) -> Floats:
+    """Return a column's times, moved to the month, weekday and hour of their rows, as little as that takes.
+
+    A month keeps the day (or its last one), a weekday is at most three days away if the month is free, an hour keeps
+    the minutes. A time stays where the part is missing, or where it would leave the column's bounds.
+    """
+    times = values[column.name]
+    wanted = {one.form.part: one for one in several if isinstance(one.form, Part)}
+    for part in ("month", "weekday", "hour"):
+        if part not in wanted:
+            continue
+        code, one = values[wanted[part].column.name], wanted[part]
+        rows = np.flatnonzero(~np.isnan(times) & (code < len(one.column.labels)) & (one.codes(times) != code))
+        fixed = part == "weekday" and "month" in wanted
+        found = _moved(column, times[rows], part, code[rows].astype(np.int64), fixed)
+        low, high = column.bin_edges[[0, -1]]
+        times = times.copy()
+        times[rows] = np.where((found >= low) & (found <= high), found, times[rows])
+    return times
+
+
+def _moved(column: Datetime, times: Floats, part: str, code: Integers, within_month: bool) -> Floats:
+    """Return known times moved to another ``part``, whose ``code`` is given; within the month, if that is asked for."""
+    now, day = _parts(column, times), _DAY * 1e6 / column.microseconds
+    found: Floats
+    if part == "hour":
+        found = times + (code - now["hour"]) * day / 24
+        return found
+    if part == "weekday":
+        ahead = (code - now["weekday"] + 3) % 7 - 3
+        if within_month:
+            shifted = now["day"] + ahead
+            ahead = ahead + np.where(shifted < 1, 7, 0) - np.where(shifted > now["days"], 7, 0)
+        found = times + ahead * day
+        return found
+    first = (now["year"] - 1970).astype("datetime64[Y]").astype("datetime64[M]") + code
+    last = ((first + 1).astype("datetime64[D]") - first.astype("datetime64[D]")).astype(np.int64)
+    goal = first.astype("datetime64[D]").astype(np.int64) + np.minimum(now["day"], last) - 1
+    found = times + (goal - now["since"]) * day
+    return found
+
+
+def _parts(column: Datetime, times: Floats) -> dict[str, Integers]:
+    """Return parts of known times in the column's own zone: weekday (0 is Monday), month and hour from 0, and dates."""
+    series = column.series(times)
+    clock = series.dt.tz_localize(None) if column.timezone is not None else series
+    since = clock.to_numpy().astype("datetime64[D]").astype(np.int64)
+    fields = {"weekday": "day_of_week", "hour": "hour", "day": "day", "days": "days_in_month", "year": "year"}
+    parts = {name: getattr(clock.dt, field).to_numpy(np.int64) for name, field in fields.items()}
+    return {**parts, "month": clock.dt.month.to_numpy(np.int64) - 1, "since": since}
