@@ -234,7 +234,7 @@ def test_a_copulas_numbers_under_a_condition_have_the_conditional_distribution()
 def _code(code: int):
     from fedsynth.models.conditions import Is
 
-    return Is(code)
+    return Is((code,))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -306,7 +306,12 @@ def test_rows_that_are_hardly_ever_kept_are_an_error_that_says_what_to_do():
         ({"sexe": "female"}, "no column 'sexe' in the schema; did you mean 'sex'"),
         ({"sex": "femal"}, "'femal' is not listed; the column has female, male"),
         ({"sex": None}, "is missing; the column has female, male"),
-        ({"sex": ("female", "male")}, "is not a single value; the column has female, male"),
+        (
+            {"sex": ("female", "male")},
+            "is no interval of values; only numbers, times and listed integers .* give a list",
+        ),
+        ({"sex": []}, "lists no value"),
+        ({"sex": ["female", "femal"]}, "'femal' is not listed; the column has female, male"),
         ({"town": "z"}, r"the column has a, b, c or missing \(None\)"),
         ({"age": None}, "is missing; the column has values from 0 to 90"),
         ({"age": 91}, r"lies outside \[0, 90\]; the column has values from 0 to 90"),
@@ -315,7 +320,7 @@ def test_rows_that_are_hardly_ever_kept_are_an_error_that_says_what_to_do():
         ({"age": 30.5}, "is not an integer"),
         ({"age": "old"}, "is not a number"),
         ({"age": (1, 2, 3)}, r"a value or \(low, high\)"),
-        ({"income": (None, 3.0)}, "has a missing end"),
+        ({"income": ("", 3.0)}, "has a missing end"),
         ({"price": (1.001, 1.004)}, "no value meets the condition"),
         ({"seen": "yesterday"}, "is not a time; the column has values from 2024-01-01 to 2024-12-31"),
     ],
@@ -347,8 +352,8 @@ def test_conditions_written_as_text():
     assert found == {
         "sex": "female",
         "age": ("30", "40"),
-        "income": (0.0, "20"),
-        "price": ("3", 10.0),
+        "income": (None, "20"),
+        "price": ("3", None),
         "seen": ("2024-02-01", "2024-03-01"),
         "town": "",
     }
@@ -361,6 +366,30 @@ def test_conditions_written_as_text():
         parse_conditions(SCHEMA, ["age=1..2", "age=3"])
     with pytest.raises(SchemaError, match="no column 'x'"):
         parse_conditions(SCHEMA, ["x=1"])
+
+
+def test_lists_open_ends_and_intervals_of_listed_integers():
+    schema = Schema(
+        (
+            Categorical("score", (3, -1, 0, 2, 1)),
+            Categorical("a=b", ("x=y", "z..w", "z")),
+            Numeric("n", 0, 9, integer=True),
+        )
+    )
+    texts = ["score=-1..1", "a=b=x=y", "n=3.."]
+    assert parse_conditions(schema, texts) == {"score": ("-1", "1"), "a=b": "x=y", "n": ("3", None)}
+    assert parse_conditions(schema, ["a=b=z..w"]) == {"a=b": "z..w"}
+    model = MarkovRandomField(schema.sizes, 10.0, [(0, 1), (1, 2)], [np.zeros((5, 3)), np.zeros((3, 10))])
+    fitted = Synthesizer(schema, own_bins(schema), model)
+    frame = fitted.sample(500, 0, {**parse_conditions(schema, texts), "a=b": ["x=y", "z"]})
+    assert set(frame["score"]) == {-1, 0, 1}
+    assert set(frame["a=b"]) == {"x=y", "z"}
+    assert frame["n"].min() == 3
+    assert set(fitted.sample(500, 0, {"score": (1, None)})["score"]) == {1, 2, 3}
+    with pytest.raises(SchemaError, match=r"no value of 'score' lies in \(7, None\); it lists 3, -1, 0, 2, 1"):
+        fitted.sample(5, 0, {"score": (7, None)})
+    with pytest.raises(SchemaError, match="has an end that is no number"):
+        fitted.sample(5, 0, {"score": ("one", None)})
 
 
 def test_an_end_left_out_is_the_bound_in_the_columns_own_time_zone():

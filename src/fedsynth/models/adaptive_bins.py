@@ -166,7 +166,7 @@ class AdaptiveBins:
             width = grid.upper - grid.lower
             grid = Grid(grid.lower + low * width, grid.lower + high * width, grid.per_unit)
         else:
-            end[condition.code if isinstance(condition, Is) else -1] = 1.0
+            end[list(condition.codes) if isinstance(condition, Is) else -1] = 1.0
         counts = self.shares * (end - begin)
         weights = np.minimum(np.bincount(self.groups, weights=counts), 1.0)
         conditioned = replace(self, counts=counts, grid=grid)

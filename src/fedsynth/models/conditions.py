@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 from fedsynth.encoding import encode_column
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.schema import Schema
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Boolean, Categorical, Column
 
 _LISTED = 20  # most values of a category listed in an error
 
 
 @dataclass(frozen=True)
 class Is:
-    """Condition on a categorical or boolean column: the value has this ``code``.
+    """Condition on a categorical or boolean column: the value has one of these ``codes``, ascending.
 
-    The code is the value's position in the column's list of values, or the last code for a missing value.
+    A code is the value's position in the column's list of values, or the last code for a missing value.
     """
 
-    code: int
+    codes: tuple[int, ...]
 
     def impose(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array like ``values``, a column's codes in drawn rows, in which every entry is ``code``."""
-        return np.full_like(values, self.code)
+        """Return an array like ``values``, a column's codes in drawn rows, in which every entry is among ``codes``."""
+        return np.where(np.isin(values, self.codes), values, self.codes[0])
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ Condition = Is | Between | Missing
 def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condition]:
     """Check conditions on sampled rows against the schema, and return them by their columns' positions.
 
-    ``asked`` maps a column's name to what its values must be: a category's value; a number or time; an interval ``(low,
-    high)`` of these, both ends included; or ``None`` for a missing value. Values are spelled as in a table. An end of
-    an interval beyond the column's bounds is moved to the bound. Raises :class:`SchemaError` for an unknown column, a
+    ``asked`` maps a column's name to what its values must be: a category's value, or a list of such values; a number or
+    time; an interval ``(low, high)`` of these or of listed integers, both ends included and ``None`` for an open end;
+    or ``None`` for a missing value. Values are spelled as in a table. An end of an interval beyond the column's bounds
+    is moved to the bound. Raises :class:`SchemaError` for an unknown column, a
     value that the column does not have, an empty interval, and a column that is stored as a difference from or ratio to
     another column, since models represent only that.
     """
@@ -78,10 +79,13 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
     for one in schema.coarse:  # what a fine value implies
         given, at = conditions.get(schema.index(one.finer.name)), schema.index(one.column.name)
         if one.leads is not None and isinstance(given, Is):
-            implied = Is(int(one.leads[given.code]))
-            if conditions.setdefault(at, implied) != implied:
+            implied = set(one.leads[list(given.codes)].tolist())
+            named = conditions.get(at)
+            both = implied & set(named.codes) if isinstance(named, Is) else implied
+            conditions[at] = Is(tuple(sorted(both)))
+            if not both or (isinstance(named, Is) and len(both) < len(implied)):
                 raise SchemaError(
-                    f"no row has these values of {one.finer.name!r} and {one.column.name!r}; drop one condition"
+                    f"not all these values of {one.finer.name!r} go with that of {one.column.name!r}; drop one"
                 )
     return conditions
 
@@ -89,26 +93,24 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
 def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
     """Parse the ``--where`` options of the command line, for :func:`read_conditions` or ``Synthesizer.sample``.
 
-    Each of ``texts`` is ``column=value``, or ``column=low..high`` for a numeric or datetime column; an end left out is
-    the column's bound. Values are not checked here. Raises :class:`InvalidParameter` for a text without ``=`` and for a
-    repeated column, and :class:`SchemaError` as :func:`read_conditions` does for the column.
+    Each of ``texts`` is ``column=value``, or ``column=low..high`` for numbers, times and listed integers; an end may be
+    left out. A column's name may contain ``=``. Values are not checked here. Raises :class:`InvalidParameter` for a
+    text without ``=`` and for a repeated column, and :class:`SchemaError` as :func:`read_conditions` does for the
+    column.
     """
     conditions: dict[str, Any] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
+        names = [text[:at] for at, letter in enumerate(text) if letter == "=" and text[:at] in schema.names]
+        name = max(names, key=len, default=text.partition("=")[0])
+        value = text[len(name) + 1 :]
+        if "=" not in text:
             raise InvalidParameter(f"--where {text!r} has no '='; write column=value or column=low..high")
         if name in conditions:
             raise InvalidParameter(f"--where names {name!r} twice; give one value or one interval low..high")
         column = schema.stored[_position(schema, name)]
         low, dots, high = value.partition("..")
-        conditions[name] = value
-        if dots and column.is_number:
-            first, last = column.low, column.high
-            if column.is_time and column.timezone is not None:
-                # as times, since text without a zone is in the column's zone in bounds, but in UTC in values
-                first, last = column.series(column.bin_edges[[0, -1]])
-            conditions[name] = (low or first, high or last)
+        listed = not column.is_number and column.code(value) >= 0
+        conditions[name] = (low or None, high or None) if dots and not listed else value
     return conditions
 
 
@@ -140,17 +142,43 @@ def _read(schema: Schema, column: Column, value: Any) -> tuple[int, float, list[
 
 def _category(schema: Schema, column: Column, value: Any) -> Is:
     assert not column.is_number
-    if isinstance(value, tuple | list | set | dict):
-        wrong = ["is not a single value"]
-    else:
-        code, _, wrong = _read(schema, column, value)
-    if wrong:
+    if isinstance(value, tuple):
+        return Is(_between(column, value))
+    values = list(value) if isinstance(value, list | set | frozenset) else [value]
+    found = [(value, *_read(schema, column, value)) for value in values]
+    for value, _, _, wrong in found:
+        if not wrong:
+            continue
         listed = ", ".join(map(str, column.labels[:_LISTED])) + (", ..." if len(column.labels) > _LISTED else "")
         known = listed + (" or missing (None)" if column.missing else "")
         raise SchemaError(
             f"the condition on {column.name!r} cannot be met: {value!r} {wrong[0]}; the column has {known}"
         )
-    return Is(code)
+    if not found:
+        raise SchemaError(f"the condition on {column.name!r} lists no value; give at least one")
+    return Is(tuple(sorted({code for _, code, _, _ in found})))
+
+
+def _between(column: Categorical | Boolean, ends: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the codes of the integers that a column lists within an interval."""
+    labels = column.labels
+    if len(ends) != 2 or not all(isinstance(label, int) and not isinstance(label, bool) for label in labels):
+        raise SchemaError(
+            f"the condition on {column.name!r} cannot be met: {ends!r} is no interval of values; only numbers, times "
+            "and listed integers have intervals (low, high), for other values give a list"
+        )
+    try:
+        low, high = (None if end is None else float(end) for end in ends)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"the condition on {column.name!r} has an end that is no number: {ends!r}") from error
+    codes = [
+        code
+        for code, label in enumerate(labels)
+        if (low is None or low <= int(label)) and (high is None or int(label) <= high)
+    ]
+    if not codes:
+        raise SchemaError(f"no value of {column.name!r} lies in {ends!r}; it lists {', '.join(map(str, labels))}")
+    return tuple(codes)
 
 
 def _number(schema: Schema, column: Column, value: Any) -> Between | Missing:
@@ -159,6 +187,9 @@ def _number(schema: Schema, column: Column, value: Any) -> Between | Missing:
         " and missing values (None)" * column.missing
     )
     ends = value if isinstance(value, tuple | list) else (value, value)
+    if isinstance(value, tuple | list) and len(ends) == 2:
+        bounds = column.series(column.bin_edges[[0, -1]])  # as values: a time without a zone is in UTC there
+        ends = tuple(bound if end is None else end for end, bound in zip(ends, bounds, strict=True))
     if len(ends) != 2:
         raise SchemaError(f"the condition on {column.name!r} must be a value or (low, high), not {value!r}; {known}")
     (_, low, wrong), (_, high, also) = (_read(schema, column, end) for end in ends)

@@ -181,7 +181,7 @@ class OneAxis:
             assert self.grid is not None
             begin[: len(self.grid)], end[: len(self.grid)] = self.grid.overlap(condition.low, condition.high)
         else:
-            end[condition.code if isinstance(condition, Is) else -1] = 1.0
+            end[list(condition.codes) if isinstance(condition, Is) else -1] = 1.0
         begin, end = begin[self.axis.order], end[self.axis.order]
         ends = np.concatenate([[0.0], ndtr(self.axis.thresholds), [1.0]])
         low = ends[:-1] + begin * np.diff(ends)

@@ -254,8 +254,9 @@ class Synthesizer:
         ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers have the resolution of the model's axes,
         which may be finer than the schema's bins. Sampling costs no privacy budget.
 
-        ``where`` holds conditions on all rows, by column: a category's value; a number or time, or an interval ``(low,
-        high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's conditional
+        ``where`` holds conditions on all rows, by column: a category's value, or a list of them; a number or time, or
+        an interval ``(low, high)`` of these or of listed integers (ends included, ``None`` for an open one); ``None``
+        for a missing value. Rows are drawn from the model's conditional
         distribution, directly if the model can, and by rejection sampling otherwise. Raises :class:`SchemaError` for
         unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and for conditions that cannot
         be met: such rows have probability 0, some of them still break a rule after 100 draws, or fewer than one in
@@ -309,7 +310,7 @@ class Synthesizer:
         column = self.schema.stored[at]
         if column.is_number:
             raise InvalidParameter(f"{target!r} is numeric or datetime; rows can be balanced only over a category")
-        given = [rows_of for code in range(column.size) if (rows_of := self._given({at: Is(code)})) is not None]
+        given = [rows_of for code in range(column.size) if (rows_of := self._given({at: Is((code,))})) is not None]
         many = np.bincount(np.arange(count) % len(given))
         parts = [rows_of.draw(int(part), generator) for rows_of, part in zip(given, many, strict=False)]
         redrawn = sum(part.redrawn * len(part.table) for part in parts) / count
