@@ -371,7 +371,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 @pytest.mark.parametrize("rows", [None, 3, np.zeros((3, 3)), {"a": [1, 2]}], ids=["None", "int", "array", "dict"])
 def test_rows_that_are_no_table_are_refused_by_the_name_of_their_site(rows: object) -> None:
-    with pytest.raises(SchemaError, match="rows of site 'north' are of the type"):
+    with pytest.raises(SchemaError, match="table of site 'north' is of the type"):
         fs.fit({"north": rows}, SCHEMA, epsilon=1, delta=1e-6, method="oneshot")  # type: ignore[dict-item]
 
 

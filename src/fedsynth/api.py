@@ -24,14 +24,15 @@ from fedsynth.runs.job import Job, budget_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedsynth.data.frames import ArrowStream
     from fedsynth.federation.trust import Trust
     from fedsynth.files import Records
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.runs.plan import AdviceTable
     from fedsynth.schema import Schema
 
-    Rows = pd.DataFrame | Table | Path | str
-    """The rows of one site: a data frame, an encoded table, a file's path, or a database's address."""
+    Rows = pd.DataFrame | ArrowStream | Table | Path | str
+    """The rows of one site: a data frame of any library, an encoded table, a file's path, or a database's address."""
 
 
 def read_table(
@@ -70,7 +71,7 @@ def read_table(
 
 
 def split(
-    frame: pd.DataFrame, holdout: float = 0.1, *, person: str = "", seed: int | None = None
+    frame: Rows, holdout: float = 0.1, *, person: str = "", seed: int | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Split a table at random into rows to fit and rows to test with, and return both, in the order of the table.
 
@@ -82,8 +83,10 @@ def split(
     Raises :class:`InvalidParameter` for a ``holdout`` that is not between 0 and 1 or that leaves a side without rows,
     and :class:`SchemaError` for an unknown ``person``.
     """
+    from fedsynth.data.frames import as_frame
     from fedsynth.data.placement import held_out_of_frame
 
+    frame = as_frame(frame, "the table to split")
     if not 0 < holdout < 1:
         raise InvalidParameter(f"holdout = {holdout} must lie between 0 and 1; 0.1 holds a tenth of the rows back")
     if person and person not in frame:
@@ -119,10 +122,11 @@ def fit(
     Parameters
     ----------
     train
-        The rows: the path of a CSV or Parquet file, the address of a database's table, a data frame, or an encoded
-        :class:`~fedsynth.rows.Table`; or several of them, by site name or as a list. For a frame, the guarantee begins
-        with the frame: the statement says if some of its columns are no text, since whatever chose their types may have
-        looked at all rows, as ``pandas.read_csv`` does. :func:`read_table` does not.
+        The rows: the path of a CSV or Parquet file, the address of a database's table, a data frame (of pandas, polars,
+        DuckDB, Arrow, or whatever exports Arrow streams), or an encoded :class:`~fedsynth.rows.Table`; or several of
+        them, by site name or as a list. For a frame, the guarantee begins with the frame: the statement says if
+        some of its columns are no text, since whatever chose their types may have looked at all rows, as
+        ``pandas.read_csv`` does. :func:`read_table` does not.
     schema
         The public description of the table. Under a drafted one (:meth:`Schema.draft <fedsynth.schema.Schema.draft>`)
         the statement says that its bounds and lists are not covered.
@@ -167,7 +171,7 @@ def fit(
 
     if not isinstance(schema, Schema):
         raise SchemaError(_no_schema(schema))
-    sites = train if isinstance(train, Mapping) else {f"site-{at:03d}": one for at, one in enumerate(_listed(train))}
+    sites = _by_site(train)
     given = dict(options or {})
     if target and isinstance(method, str) and "target" in options_of(find_method(method).kind):
         given.setdefault("target", target)
@@ -192,7 +196,7 @@ def fit(
     built = job.build_method(schema) if isinstance(method, str) else method
     if isinstance(trust, str):
         declared(type(built), job.method).check_trust(job.trust)
-    rows = {name: _rows(name, one, schema, person) for name, one in sites.items()}
+    rows = {name: _rows(one, schema, person) for name, one in sites.items()}
     with shown(progress) as report:
         trust = job.build_trust() if isinstance(trust, str) else trust
         federation = simulated(job, built, schema, rows, trust, sources=sites.values(), person=person, progress=report)
@@ -210,24 +214,25 @@ def _no_schema(given: object) -> str:
     return f"schema is of the type {type(given).__name__}; Schema.load reads one from a file, Schema.draft drafts one"
 
 
-def _listed(train: Rows | Sequence[Rows]) -> Sequence[Rows]:
-    return train if isinstance(train, list | tuple) else [train]  # type: ignore[list-item]
+def _by_site(train: Rows | Mapping[str, Rows] | Sequence[Rows]) -> dict[str, pd.DataFrame | Table | Path | str]:
+    """Return what was passed by site name: encoded tables, places of files and databases, and all else as frames."""
+    from fedsynth.data.frames import as_frame
+
+    listed = train if isinstance(train, list | tuple) else [train]
+    named = train if isinstance(train, Mapping) else {f"site-{at:03d}": one for at, one in enumerate(listed)}
+    return {
+        name: rows if isinstance(rows, Table | str | Path) else as_frame(rows, f"the table of site {name!r}")
+        for name, rows in named.items()
+    }
 
 
-def _rows(site: str, rows: Rows, schema: Schema, person: str) -> pd.DataFrame | Table:
+def _rows(rows: pd.DataFrame | Table | Path | str, schema: Schema, person: str) -> pd.DataFrame | Table:
     """Return the rows of a site as a simulation takes them: those of a file or database are read and encoded.
 
     If a column of a ``person`` is named, rows are limited before they are encoded, and come as a frame of their cells.
     """
-    import pandas as pd
-
-    if isinstance(rows, pd.DataFrame | Table):
-        return rows
     if not isinstance(rows, str | Path):
-        raise SchemaError(
-            f"the rows of site {site!r} are of the type {type(rows).__name__}; pass a data frame, a Table, or the path "
-            "of a CSV or Parquet file"
-        )
+        return rows
     from fedsynth.data.read import read_fitting, read_with_persons
 
     return read_with_persons(rows, schema, person) if person else read_fitting(rows, schema)

@@ -249,12 +249,7 @@ def _as_kind(name: str, kind: str, form: str | None, values: pd.Series[Any], rar
 
 
 def _check_frame(frame: pd.DataFrame) -> None:
-    """Raise :class:`SchemaError` for what is no data frame with rows and names of its own."""
-    if not isinstance(frame, pd.DataFrame):
-        raise SchemaError(
-            f"a schema is drafted from a pandas data frame, not from {type(frame).__name__}; convert it, as with "
-            "pd.DataFrame(...) or .to_pandas(), or read a file with fs.read_table"
-        )
+    """Raise :class:`SchemaError` for a frame without rows, or without names of its own."""
     if frame.empty:
         raise SchemaError("the table has a header but no rows; pass a table with at least one row")
     if not all(isinstance(name, str) for name in frame.columns):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 import msgspec
 import pandas as pd
 
+from fedsynth.data.frames import as_frame
 from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError
 from fedsynth.evaluation.evaluate import evaluate as measure
@@ -67,7 +68,9 @@ def evaluate(
     sites = list(train.values()) if isinstance(train, Mapping) else [train]
     if any(holdout is rows for rows in sites):
         raise InvalidParameter("holdout is the frame that was fitted to; pass rows held out before (fs.split)")
-    real = pd.concat(sites, ignore_index=True) if isinstance(train, Mapping) else train
+    frames = [as_frame(rows, "train") for rows in sites]
+    real = pd.concat(frames, ignore_index=True) if isinstance(train, Mapping) else frames[0]
+    holdout = None if holdout is None else as_frame(holdout, "holdout")
     settings, card = EvaluationSettings(**options), None
     if isinstance(synthetic, Synthesizer):
         schema, stated = synthetic.schema, synthetic.statement
@@ -80,6 +83,8 @@ def evaluate(
             )
         card = synthetic.card
         synthetic = synthetic.sample(len(real), settings.seed)
+    else:
+        synthetic = as_frame(synthetic, "synthetic")
     if schema is None:
         raise InvalidParameter("a frame of synthetic rows needs the schema that the sites agreed on: pass schema=...")
     plain = schema.plain(map(str, real.columns))

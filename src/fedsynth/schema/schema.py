@@ -48,7 +48,7 @@ from fedsynth.schema.misfits import with_lines
 from fedsynth.settings import members, read_settings
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
@@ -139,13 +139,16 @@ class Schema:
         return not (self.links or self.rules or len(self.columns) > len(self.asked))
 
     @classmethod
-    def draft(cls, frame: pd.DataFrame, **options: int) -> Schema:
+    def draft(cls, frame: Any, **options: int) -> Schema:
         """Return a schema drafted from one site's rows: it is :attr:`drafted` until somebody has edited it.
+
+        ``frame`` is a data frame of any library, or a file's path (:func:`~fedsynth.data.frames.as_frame`).
 
         ``options`` are those of :func:`~fedsynth.data.draft.draft_schema`, which says how types, values and bounds are
         chosen, and returns notes for the editor as well. A :class:`~fedsynth.errors.DataWarning` names columns that the
         draft leaves out, with the reasons.
         """
+        frame = named("fedsynth.data.frames:as_frame")(frame, "the table of a draft")
         found = named("fedsynth.data.draft:draft_schema")(frame, **options)
         if found.left_out:
             reasons = [f"{name}: {'; '.join(notes)}" for name, notes in found.left_out.items()]
