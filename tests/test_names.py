@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_exactly_these_names_are_public():
-    expected = {kind.__name__ for kind in Column.__args__} | {"Identifier", "Rule", "Schema"}
+    expected = {kind.__name__ for kind in Column.__args__} | {"Computed", "Identifier", "Rule", "Schema", "Stored"}
     expected |= {"fit", "read_table", "split", "evaluate", "advise", "compare", "load_run", "load", "federate"}
     expected |= {"Budget", "Unit", "Synthesizer", "FedsynthError", "__version__"}
     assert set(fedsynth.__all__) == expected

@@ -240,6 +240,7 @@ _PUBLIC = {  # fields with such names that hold nothing secret
     "JoinRequest.node_key": "a public key",
     "Member.node_key": "a public key",
     "CoordinatorSection.key": "a public key",
+    "LookupSection.key": "the name of a column",
     "FlowerSection.key": "the name of a file",
     "AuditRow.key": "the digest of a question",
     "Charge.key": "the digest of a question",

@@ -205,7 +205,9 @@ def table_in_postgres(file: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     with postgres.server(fsync="off") as server:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        columns = ", ".join(f"{name} {kind}" for name, kind in zip(SCHEMA.names, TYPES, strict=True))
+        columns = ", ".join(
+            f"{name} {kind}" for name, kind in zip((column.name for column in SCHEMA.asked), TYPES, strict=True)
+        )
         server.run(f"CREATE TABLE nasty ({columns})")
         server.run("COPY nasty FROM STDIN (FORMAT csv, HEADER)", rows=file)
         yield server.uri("table=nasty")

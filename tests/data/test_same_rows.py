@@ -390,10 +390,11 @@ def test_the_draft_of_a_column_reads_its_values(held, kind, mixed):
     column = pd.Series(values, dtype=object if mixed else None)
     frame = pd.DataFrame({"a": column, "b": ["x"] * len(values)})
     try:
-        schema = draft_schema(frame).schema
+        draft = draft_schema(frame)
     except SchemaError:
         return
-    if "a" in schema.names:
+    schema = draft.schema
+    if "a" in schema.names and "a" not in draft.source:  # cells of another form are read by a source file
         assert encoding.encode(schema, frame).left_out == 0, (values, schema.columns)
 
 

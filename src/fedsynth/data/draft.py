@@ -415,6 +415,8 @@ def _column(
     notes = [f"missing in {number_of(found.missing, 'row')}"] if found.missing else []
     notes += found.notes
     missing = found.missing > 0
+    if 2 * sum("\ufffd" in label for label in found.labels) > len(found.labels):
+        return None, ["holds bytes that are no UTF-8 text; write numbers, text or times"], []
     if found.kind in ("text", "identifier"):
         free = f"looks like {_MADE_UP} or free text: (nearly) every row has a different value"
         return None, found.notes or [free], []
@@ -450,8 +452,6 @@ def _draft_categories(
     counts = dict(zip(found.labels, found.counts.tolist(), strict=True))
     rows = sum(counts.values())
     if broken := sum("\ufffd" in value for value in counts):
-        if 2 * broken > len(counts):
-            return None, ["holds bytes that are no UTF-8 text; write numbers, text or times"], []
         notes.append(f"{number_of(broken, 'value')} with U+FFFD in place of bytes that are not UTF-8: write UTF-8")
     if found.kind == "code":
         notes.append("looks like codes, which are texts: 007 keeps its zeros, and no code lies between two others")
