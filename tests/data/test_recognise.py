@@ -327,8 +327,6 @@ def test_frames_are_drafted_cell_by_cell():
     [
         (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), "two columns named \\['a'\\]"),
         (pd.DataFrame([[1, 2], [3, 4]]), "names of the table's columns are not all text"),
-        ({"a": [1, 2, 3]}, "not from dict"),
-        (pd.Series([1, 2, 3]), "not from Series"),
     ],
 )
 def test_what_is_no_table_with_names_is_refused_in_a_sentence(table, named):

@@ -480,7 +480,7 @@ def test_evidence_on_the_label_is_exact(labelled):
     assert (drawn["a"] == "z").all()
     fresh = toy_frame(20_000, 1)
     assert drawn["n"].mean() == pytest.approx(fresh[fresh["a"] == "z"]["n"].mean(), abs=6)
-    evidence, _ = labelled.axes[0].given(SCHEMA.stored[0], Is(3))
+    evidence, _ = labelled.axes[0].given(SCHEMA.stored[0], Is((3,)))
     sampler = labelled.model.given({0: evidence})
     assert isinstance(sampler, TabularDiffusion)
     np.testing.assert_array_equal(sampler.label_shares, [0, 0, 0, 1])

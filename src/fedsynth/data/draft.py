@@ -415,8 +415,6 @@ def _column(
     notes = [f"missing in {number_of(found.missing, 'row')}"] if found.missing else []
     notes += found.notes
     missing = found.missing > 0
-    if 2 * sum("\ufffd" in label for label in found.labels) > len(found.labels):
-        return None, ["holds bytes that are no UTF-8 text; write numbers, text or times"], []
     if found.kind in ("text", "identifier"):
         free = f"looks like {_MADE_UP} or free text: (nearly) every row has a different value"
         return None, found.notes or [free], []

@@ -587,6 +587,9 @@ def _is_sentinel(value: float, count: int, rare: int) -> bool:
 def _labelled(cells: Cells, rare: int, *, code: bool) -> Found:
     """Return texts as categories, identifiers or free text, with notes on spellings that look alike."""
     rows, distinct = cells.rows, len(cells.texts)
+    if 2 * sum("\ufffd" in text for text in cells.texts) > distinct:
+        unread = "holds bytes that are no UTF-8 text; write numbers, text or times"
+        return Found("text", cells.counts, cells.empty, notes=[unread])
     found = Found("code" if code else "category", cells.counts, cells.empty, labels=cells.texts)
     parts = _parts(cells.name)
     coded = bool(parts & _CODE_NAMES)
