@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import tomli_w
@@ -47,9 +47,6 @@ from fedsynth.schema.forms import ComputedForm, Identifier, StoredForm
 from fedsynth.schema.misfits import with_lines
 from fedsynth.settings import members, read_settings
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
 _Kind = TypeVar("_Kind")
@@ -71,8 +68,7 @@ class Schema:
     except computed columns and identifiers. :attr:`stored` are the columns as sites encode them: the same, some of them
     by their relation to another column, and those that another one determines. Cliques (sets of columns that are
     counted together), sizes, positions and codes refer to stored columns. ``missing_values`` are the spellings of
-    missing values in text. ``rules`` are combinations of values
-    that no row has.
+    missing values in text. ``rules`` are combinations of values that no row has.
 
     Two schemas with equal :attr:`digest` encode every table in the same way; the digest is part of every request. It
     covers neither rules nor columns that sites are not queried about. ``drafted`` marks a schema whose bounds and lists
@@ -142,10 +138,9 @@ class Schema:
     def draft(cls, frame: Any, **options: int) -> Schema:
         """Return a schema drafted from one site's rows: it is :attr:`drafted` until somebody has edited it.
 
-        ``frame`` is a data frame of any library, or a file's path (:func:`~fedsynth.data.frames.as_frame`).
-
-        ``options`` are those of :func:`~fedsynth.data.draft.draft_schema`, which says how types, values and bounds are
-        chosen, and returns notes for the editor as well. A :class:`~fedsynth.errors.DataWarning` names columns that the
+        ``frame`` is a data frame of any library, or a file's path (:func:`~fedsynth.data.frames.as_frame`). ``options``
+        are those of :func:`~fedsynth.data.draft.draft_schema`, which says how types, values and bounds are chosen, and
+        returns notes for the editor as well. A :class:`~fedsynth.errors.DataWarning` names columns that the
         draft leaves out, with the reasons.
         """
         frame = named("fedsynth.data.frames:as_frame")(frame, "the table of a draft")
@@ -343,7 +338,9 @@ def Computed(**entries: Any) -> ComputedForm:  # noqa: N802
     """Return how a column is computed, from the entries of a schema file's ``computed``.
 
     They are ``sum=``, ``product=`` or ``difference=`` with the names of columns (a difference of times also with its
-    ``unit=``), or ``lookup=`` with one column's name and ``table=``. Raises :class:`SchemaError` for other entries.
+    ``unit=``), ``copy=`` with one column's name, ``lookup=`` with one column's name and ``table=``, or ``part=``
+    (weekday, month or hour) with the name of a datetime column in ``of=``. Raises :class:`SchemaError` for other
+    entries.
     """
     form: ComputedForm = _relation(ComputedForm, "computed", entries)
     return form
