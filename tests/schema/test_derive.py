@@ -398,7 +398,7 @@ def test_rules_about_nothing_are_refused(never: dict[str, Any], says: str):
         ('stored = { difference = ["b", "a"], lower = 2, upper = 1 }', "lower <= upper"),
         ('stored = { difference = ["b", "a"], lower = "x", upper = 1 }', "stored: lower: expected a number, not 'x'"),
         ("computed = { }", "with one of the entries sum, difference, product, copy, lookup, part"),
-        ('computed = { lookup = "a" }', "computed: table is missing"),
+        ('computed = { lookup = "a" }', "lookup needs a table .* or learned"),
         ('[[rule]]\nforbid = { a = ["x"] }', "rule 1: forbid is unknown; known are never"),
         ("[rule]\nnever = 1", r"rule: expected tables, each under its own \[\[rule\]\]"),
     ],

@@ -190,6 +190,8 @@ class Federation:
     noise
         The noise of the questions so far; it warns before a question is sent whose noise would drown the rows, once
         their number is known.
+    part
+        Part of the budget that shares are shares of, from 0 to 1: what a run's first questions have left of it.
     progress, loop
         ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the numbers of the training
         steps that :meth:`repeat` yields.
@@ -221,6 +223,7 @@ class Federation:
     lost: list[str] = field(default_factory=list)
     seen: dict[str, AuditPosition] = field(default_factory=dict)
     noise: NoiseRecord = field(default_factory=NoiseRecord)
+    part: float = 1.0
     progress: Progress = ignore_progress
     loop: Callable[[int], Iterable[int]] = range
     released: Callable[[str, bytes], bytes] | None = None
@@ -400,13 +403,13 @@ class Federation:
         protocol = self.require_vault()
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
-        request = self._request(next(self._steps), "deposit", query, deposit_for(self.budget, share))
+        request = self._request(next(self._steps), "deposit", query, deposit_for(self.budget, share * self.part))
         digest = request.question
 
         def bits(purpose: str) -> KeyedBits:
             return KeyedBits(self.secret, f"vault {digest} {purpose}".encode())
 
-        asked = VaultQuestion(query, self.ledger, share, request.head.step, digest, bits, self._note)
+        asked = VaultQuestion(query, self.ledger, share, self.part, request.head.step, digest, bits, self._note)
         vault = protocol.create(self.terms, asked)
         self._fill(vault, request, self.sites)
         return vault
@@ -422,7 +425,7 @@ class Federation:
             raise InvalidParameter("this vault belongs to another run; deposit into a vault of this one")
         new = [site for site in self.sites if site not in vault.asked]
         if new:
-            release = deposit_for(self.budget, vault.question.share)
+            release = deposit_for(self.budget, vault.question.share * self.part)
             self._fill(vault, self._request(next(self._steps), "deposit", vault.question.query, release), new)
 
     def require_vault(self, *, scores: bool = False) -> VaultProtocol:
@@ -462,7 +465,7 @@ class Federation:
         """Return the noise for a share; a person at several sites is charged once per site that adds its own noise."""
         if isinstance(share, Exact):
             return share
-        times = times_charged(self.terms.unit, pooled=pooled)
+        times, share = times_charged(self.terms.unit, pooled=pooled), share * self.part
         if not isinstance(query, Training):
             return noise_for(self.budget, share, times)
         rows = self._norms(query, pooled=pooled).rows
@@ -473,6 +476,7 @@ class Federation:
         times, steps = times_charged(self.terms.unit, pooled=False), selection.steps
         if isinstance(share, Exact):
             return share if steps == 1 else AdaptiveSelection(share, share, steps)
+        share *= self.part
         if steps == 1:
             return draw_for(self.budget, share, times)
         pick = draw_for(self.budget, share * (1 - selection.look_share) / steps, times)

@@ -102,15 +102,17 @@ class WeightedL1:
 class VaultQuestion:
     """The question by which a vault began, and what its releases need.
 
-    ``query`` are the deposited tables, and ``share`` is the most that all releases may cost, a fraction of the budget
-    of the run, whose ``ledger`` this is. ``step`` is the question's number in the run, and ``digest`` its SHA-256
-    (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, and ``note(entry, tables)`` records a
-    release, with its tables if it has any, in the server's ledger without a further charge.
+    ``query`` are the deposited tables, and ``share`` is the most that all releases may cost, a fraction of the
+    ``part`` that the run's first questions have left of its budget. ``ledger`` is the run's. ``step`` is the question's
+    number in the run, and ``digest`` its SHA-256 (hex). ``bits(purpose)`` gives secret random bits for the vault's
+    noise, and ``note(entry, tables)`` records a release, with its tables if it has any, in the server's ledger without
+    a further charge.
     """
 
     query: Counts
     ledger: Ledger
     share: float
+    part: float
     step: int
     digest: str
     bits: Callable[[str], RandomBits]
@@ -122,9 +124,9 @@ class Vault(ABC):
     """Exact sums of all sites' tables, from which only noisy selections, scores and tables are released.
 
     :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one. Amounts of budget
-    (``share``, ``left``) are fractions of the run's budget; all releases together cost at most the ``share`` that sites
-    were charged for the deposit. Sites may deposit at different times (:meth:`Federation.deposit_into
-    <fedsynth.federation.federation.Federation.deposit_into>`), and their tables stay.
+    (``share``, ``left``) are fractions of what first questions left of the run's budget; all releases together cost at
+    most the ``share`` that sites were charged for the deposit. Sites may deposit at different times
+    (:meth:`Federation.deposit_into <fedsynth.federation.federation.Federation.deposit_into>`), and their tables stay.
 
     A method calls :meth:`select`, :meth:`scores`, :meth:`open` and :meth:`std`, and reads :attr:`left` and ``sites``,
     the names of the sites whose tables the vault holds. The first three raise :class:`BudgetExceeded` for a ``share``
@@ -239,7 +241,7 @@ class TrustedVault(Vault):
     @override
     def select(self, distances: CandidateScores, share: float) -> int:
         scores = distances.l1
-        release = draw_for(self.terms.budget, share, at_site=False)
+        release = draw_for(self.terms.budget, share * self.question.part, at_site=False)
         self.charge("select", release, share, len(scores.candidates), math.nan)
         utilities = scores.utilities(self._marginal)
         if isinstance(release, Exact):
@@ -250,7 +252,7 @@ class TrustedVault(Vault):
     @override
     def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
         scores = distances.l1
-        release = noise_for(self.terms.budget, share, at_site=False)
+        release = noise_for(self.terms.budget, share * self.question.part, at_site=False)
         exact, moved = scores.utilities(self._marginal), self._moved(scores)
         norms = Norms(float(moved * exact.size), moved * math.sqrt(exact.size))
         unit = GRAIN * int(scores.integer_weights.max())
@@ -261,7 +263,7 @@ class TrustedVault(Vault):
 
     @override
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        release = noise_for(self.terms.budget, share, at_site=False)
+        release = noise_for(self.terms.budget, share * self.question.part, at_site=False)
         self.check_axes(query)
         tables = [self._marginal(clique).ravel() for clique in query.cliques]
         weights = query.weights or (1,) * len(tables)
@@ -275,7 +277,8 @@ class TrustedVault(Vault):
     @override
     def std(self, share: float) -> float:
         return noise_std(
-            noise_for(self.terms.budget, share, at_site=False), self._norms(Sensitivity(1, 1, 2, math.sqrt(2)))
+            noise_for(self.terms.budget, share * self.question.part, at_site=False),
+            self._norms(Sensitivity(1, 1, 2, math.sqrt(2))),
         )
 
     def _norms(self, sensitivity: Sensitivity) -> Norms:

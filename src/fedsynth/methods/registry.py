@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from fedsynth.errors import InvalidParameter, Unsupported, listed, nearest
+from fedsynth.methods.learned import learn
 from fedsynth.plugins import FEATURES, built_in, installed, load, named, of_features, place_of
 from fedsynth.trusts import TRUSTS
 
@@ -87,7 +88,11 @@ class Registration:
         from fedsynth.methods.survey import largest_tables
 
         order = self.order(options) if callable(self.order) else self.order
-        return largest_tables(schema, len(schema.stored) if order is None else order)
+        largest = largest_tables(schema, len(schema.stored) if order is None else order)
+        if schema.learned:
+            cells = sum(lookup.finer.size * lookup.column.size for lookup in schema.learned)
+            return largest._replace(order=max(2, largest.order), cells=max(cells, largest.cells))
+        return largest
 
     def runs_under(self, trust: str) -> bool:
         """Return whether the method runs under the trust model named ``trust``; true of an unknown name."""
@@ -164,7 +169,9 @@ def method(
         @wraps(fit)
         def fit_and_state(self: _Kind, federation: Federation) -> Synthesizer:
             rest_on_method(self, federation)
-            return stated(fit(self, federation), federation)
+            remaining, tables = learn(federation)
+            synthesizer = stated(fit(self, remaining), remaining)
+            return dataclasses.replace(synthesizer, schema=synthesizer.schema.with_tables(tables))
 
         kind.fit = fit_and_state  # type: ignore[method-assign, assignment]
         _DECLARED[kind] = Registration(

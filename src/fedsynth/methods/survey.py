@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedsynth.federation.query import Counts, Extent
+from fedsynth.methods.code_lists import at_least, is_code_list, kept_codes
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import (
     EXACT_STD,
@@ -28,7 +29,9 @@ from fedsynth.methods.measure import (
     weights_for,
 )
 from fedsynth.methods.surveyed_column import column_bins
+from fedsynth.privacy.release import Exact
 from fedsynth.schema.bins import Floats
+from fedsynth.schema.columns import Categorical
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -96,6 +99,7 @@ def survey(federation: Federation, share: Share) -> Survey:
     are found first, in all tables (:mod:`fedsynth.models.atoms`). Of the other rows, a cell with at least one in
     ``FINEST`` (256) of all rows, and at least ``CUT`` (4) standard deviations of the noise, is cut. They are spread
     evenly over neighbouring cells unless the counts differ by more than the noise (:mod:`fedsynth.models.piecewise`).
+    Of code lists, the codes that stand out stay (:mod:`fedsynth.methods.code_lists`).
     A site that fails is left out of both the counts and the total. Rows whose values noise hides are logged as a
     warning.
     """
@@ -106,6 +110,9 @@ def survey(federation: Federation, share: Share) -> Survey:
     axes = tuple(levels[at][level].axis(at) for at, level in asked)
     first = table_shares([min(START, len(levels[at][0].groups)) for at, _ in asked], federation.budget)
     prices = [price * _FINER[level] for price, (_, level) in zip(first, asked, strict=True)]
+    if not isinstance(share, Exact):
+        lists = [place for place, (at, _) in enumerate(asked) if is_code_list(federation.schema.stored[at])]
+        prices = at_least(prices, lists, share)
     query = Counts(axes, tuple((place,) for place in range(len(axes))), weights_for(prices, federation.budget))
     released = federation.sum(query, share)
     tables = measurements([(at,) for at, _ in asked], released.tables, released.stds)
@@ -117,6 +124,10 @@ def survey(federation: Federation, share: Share) -> Survey:
         column_bins(column, of, [by_level[at, level] for level in range(len(of))], total, doubt)
         for at, (column, of) in enumerate(zip(federation.schema.stored, levels, strict=True))
     ]
+    for at, column in enumerate(federation.schema.stored):
+        if isinstance(column, Categorical) and is_code_list(column):
+            table = by_level[at, 0]
+            columns[at] = kept_codes(column, columns[at], table.values, table.std, total)
     for column, cells in zip(federation.schema.stored, columns, strict=True):
         if cells.unplaced:
             _log.warning(
@@ -188,8 +199,8 @@ def noise_groups(schema: Schema, surveyed: Survey, std: float) -> tuple[Adaptive
     Groups of numeric columns are so large that the mean cell of a table of two such columns holds about ``HELD`` (3)
     times ``std`` or more, as far as two groups per column allow; finer detail would be lost in the noise. Values of a
     categorical column with fewer than ``std`` estimated rows are merged into one group, and share its rows evenly if
-    they have no order; more values are merged if all pairs' tables would not fit into one sum. Categorical columns in a
-    rule of the ``schema`` keep all their values.
+    they have no order and are no code list; more values are merged if all pairs' tables would not fit into one sum.
+    Categorical columns in a rule of the ``schema`` keep all their values.
     """
     from fedsynth.models.adaptive_bins import rare_together
 
@@ -199,13 +210,14 @@ def noise_groups(schema: Schema, surveyed: Survey, std: float) -> tuple[Adaptive
     largest = _largest([cells.size for cells in columns])
     for at, cells in enumerate(columns):
         if cells.grid is None and at not in ruled:
-            frequent = _of_most_frequent(cells.counts, largest)
+            rows = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
+            frequent = _of_most_frequent(rows, largest)
             rare = frequent < std
             if rare.sum() > 1:
                 counts = cells.counts
-                if not cells.in_order:
+                if not cells.in_order and not is_code_list(schema.stored[at]):
                     counts = np.where(rare, counts[rare].mean(), counts)
-                columns[at] = replace(cells, groups=rare_together(frequent, std), counts=counts)
+                columns[at] = replace(cells, groups=rare_together(frequent, std)[cells.groups], counts=counts)
     return tuple(columns)
 
 
@@ -234,8 +246,8 @@ class SurveyOption:
     bins_share
         Share of the budget for the survey. A method's other shares are then shares of what is left, and 2-way tables
         over adaptive bins are denoised before a model is fitted. ``None``: 20 % if a number or time has too many values
-        to give each a cell, else 0; also 0 with three servers, which allow no survey. 0: the schema's own bins, as in
-        the papers.
+        to give each a cell, or a category is a code list, else 0; also 0 with three servers, which allow no survey. 0:
+        the schema's own bins, as in the papers.
     """
 
     bins_share: float | None = field(default=None, kw_only=True)
@@ -246,8 +258,8 @@ class SurveyOption:
     def share_for_survey(self, federation: Federation) -> float:
         """Return the share of the budget for the survey, 0 for none.
 
-        Without a number or time of many values, the schema's own bins or values serve as well. A bound of such a column
-        that is far above most rows would put them into one bin of equal width.
+        Without a number or time of many values, or a code list, the schema's own bins or values serve as well. A bound
+        of such a number that is far above most rows would put them into one bin of equal width.
         """
         from fedsynth.models.adaptive_bins import AdaptiveBins
 
@@ -255,6 +267,7 @@ class SurveyOption:
             return self.bins_share
         grids = [AdaptiveBins.of(column).grid for column in federation.schema.stored]
         many = any(grid is not None and not grid.single.all() for grid in grids)
+        many = many or any(map(is_code_list, federation.schema.stored))
         return SURVEY if many and federation.trust.sums is not None else 0.0
 
     def share_after_survey(self, federation: Federation) -> float:

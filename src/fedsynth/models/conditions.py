@@ -76,9 +76,17 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
         at = _position(schema, name)
         column = schema.stored[at]
         conditions[at] = _number(schema, column, value) if column.is_number else _category(schema, column, value)
-    for one in schema.coarse:  # what a fine value implies
+    learned = (one for one in schema.learned if one.leading.any())
+    for one in (*schema.coarse, *learned):  # what a fine value implies
         given, at = conditions.get(schema.index(one.finer.name)), schema.index(one.column.name)
         if one.leads is not None and isinstance(given, Is):
+            if not one.leading[list(given.codes)].all():
+                if all(one.free[code] for code in given.codes):
+                    continue
+                raise SchemaError(
+                    f"noise hides which {one.column.name!r} one of these values of {one.finer.name!r} goes with, so "
+                    "that it is published as 'other'; name another"
+                )
             implied = set(one.leads[list(given.codes)].tolist())
             named = conditions.get(at)
             both = implied & set(named.codes) if isinstance(named, Is) else implied

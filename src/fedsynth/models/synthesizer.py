@@ -42,6 +42,7 @@ from fedsynth.privacy.ledger import Releases
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Grid
+from fedsynth.schema.coarse import agree
 from fedsynth.schema.columns import Column
 from fedsynth.statement import SavedStatement, Statement
 from fedsynth.text import printable
@@ -454,7 +455,11 @@ class _Rows:
         values = [axis.drawn(on_axis, rng) for axis, on_axis in zip(self.axes, drawn, strict=True)]
         for at, condition in self.conditions.items():
             values[at] = condition.impose(values[at])
-        table = Table.of(self.schema, values)
+        named_values = dict(zip(self.schema.names, values, strict=True))
+        allowed = {self.schema.names[at]: on.codes for at, on in self.conditions.items() if isinstance(on, Is)}
+        agree(named_values, [one for one in self.schema.coarse if one.leads is not None], allowed)
+        agree(named_values, [one for one in self.schema.learned if one.leading.any()], allowed)
+        table = Table.of(self.schema, list(named_values.values()))
         return with_numbers(table, rng) if self.schema.derives else table
 
 

@@ -5,6 +5,9 @@ of the row and the schema alone (:mod:`fedsynth.schema.derive`, rule 1). It is c
 column. A model relates the two only roughly; when rows are published, the coarse value stays and the finer one is moved
 to a value that agrees with it. The other way round, the coarse column's relations to further columns would be lost,
 since a model merges the rare values of a fine column.
+
+What value leads where may also be *learned* (:class:`~fedsynth.schema.forms.Lookup`). Sites then read both columns, and
+a row's encoding is that of two plain columns; only published rows are moved.
 """
 
 from __future__ import annotations
@@ -16,21 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import SchemaError
+from fedsynth.errors import SchemaError, nearest
 from fedsynth.schema.bins import Floats, Integers
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, code_of
 from fedsynth.schema.forms import Lookup, Part
 
 _DAY = 86400.0
 _UNREACHED = -1
+_OTHER = "other"
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class CoarseColumn:
     """A coarse ``column``, which its ``form`` computes from the ``finer`` one.
 
-    ``leads`` is the code of the coarse column for each code of a category (int64); ``None`` for a part of a time.
-    ``root`` is the name of the column that is read from rows: the finest.
+    ``leads`` is the code of the coarse column for each code of a category (int64), -1 where a learned table does not
+    say; ``None`` for a part of a time. ``root`` is the name of the column that is read from rows: the finest.
     """
 
     column: Categorical | Boolean
@@ -38,6 +44,32 @@ class CoarseColumn:
     form: Lookup | Part
     leads: Integers | None
     root: str
+
+    @property
+    def learned(self) -> bool:
+        """Whether sites read the column, and a run finds out what leads to its values."""
+        return isinstance(self.form, Lookup) and self.form.learned is not None
+
+    @property
+    def leading(self) -> Mask:
+        """A mask of the codes of a finer category that lead to a coarse one; by a declared table, all do."""
+        assert self.leads is not None
+        found: Mask = (self.leads != _UNREACHED) & ~self.free
+        return found
+
+    @property
+    def free(self) -> Mask:
+        """A mask of a finer category's codes that go with any coarse value: by a learned table, "other" and missing."""
+        assert not self.finer.is_number
+        codes = np.arange(self.finer.size)
+        found: Mask = self.learned & ((codes >= len(self.finer.labels)) | (codes == self.other))
+        return found
+
+    @property
+    def other(self) -> int:
+        """The code of "other" of a finer category, -1 without one."""
+        labels = () if self.finer.is_number else self.finer.texts
+        return labels.index(_OTHER) if _OTHER in labels else -1
 
     def codes(self, values: NDArray[Any]) -> Integers:
         """Return the coarse column's codes (int64), from the finer one's codes, or its numbers if these are times."""
@@ -64,9 +96,41 @@ def coarse_columns(columns: Iterable[Column]) -> tuple[CoarseColumn, ...]:
 
 
 def coarse_form(column: Column) -> Lookup | Part | None:
-    """Return the form of a coarse column, ``None`` for any other."""
+    """Return the form of a coarse column that sites compute, ``None`` for any other."""
     form = None if isinstance(column, Datetime) else column.computed
-    return form if isinstance(form, Lookup | Part) else None
+    return form if isinstance(form, Part) or (isinstance(form, Lookup) and form.learned is None) else None
+
+
+def learned_columns(asked: Iterable[Column]) -> tuple[CoarseColumn, ...]:
+    """Return the columns that another one determines by a table to be learned, in order; both are ``asked``.
+
+    Raises :class:`SchemaError` for columns that are not both categories, for a finer one that has no value "other" to
+    stand for those whose result noise hides, and for shares of the budget above 0.5 together.
+    """
+    known = {column.name: column for column in asked}
+    found = []
+    for column in known.values():
+        form = column.computed
+        if not isinstance(form, Lookup):
+            continue
+        if (finer := known.get(form.lookup)) is None or isinstance(finer.computed, Lookup):
+            raise _wrong(
+                column,
+                f"{form.lookup!r} is not a column that is read from rows and not looked up itself; "
+                + nearest(form.lookup, (name for name in known if known[name].computed is None)),
+            )
+        if not isinstance(finer, Categorical) or _OTHER not in finer.labels:
+            raise _wrong(
+                column,
+                f"a learned lookup needs a categorical {finer.name!r} with unknown = 'other', which stands for the "
+                "values whose result noise hides",
+            )
+        leads = np.full(finer.size, _UNREACHED) if not form.table else _leads(column, finer, form)
+        assert isinstance(column, Categorical | Boolean)
+        found.append(CoarseColumn(column, finer, form, leads, finer.name))
+    if (share := sum(one.form.learned for one in found if isinstance(one.form, Lookup) and one.form.learned)) > 0.5:
+        raise SchemaError(f"learned lookups cost {share:g} of the budget together; leave at least half to the method")
+    return tuple(found)
 
 
 def coarse_column(column: Column, finer: Column, form: Lookup | Part) -> CoarseColumn:
@@ -89,6 +153,8 @@ def _leads(column: Column, finer: Column, form: Lookup) -> Integers:
         if result is None:
             raise _wrong(column, f"the table maps to {value!r}, which the column does not list; add it to values")
         leads[code] = result
+    if form.learned is not None:
+        return leads
     if (leads == _UNREACHED).any() and not column.missing:
         raise _wrong(
             column,
@@ -116,11 +182,18 @@ def _wrong(column: Column, why: str) -> SchemaError:
 # Publishing
 
 
-def agree(values: MutableMapping[str, NDArray[Any]], coarse: Sequence[CoarseColumn]) -> None:
+def agree(
+    values: MutableMapping[str, NDArray[Any]],
+    coarse: Sequence[CoarseColumn],
+    allowed: Mapping[str, Sequence[int]] | None = None,
+) -> None:
     """Move the values of finer columns in ``values`` to some that agree with the coarse ones of the same row.
 
     ``values`` are those of drawn rows by column (codes, or times as numbers), changed in place. Afterwards, coarse
     values are as computed: where no finer value leads to them together, they give way. Rows that agree are not changed.
+    By a learned table, coarse values always stay: a finer value that leads nowhere, and is not missing, becomes
+    "other", and so does one that cannot be moved. ``allowed`` are the only codes that rows may have of a finer column,
+    where there are conditions on it.
     """
     by_finer: dict[str, list[CoarseColumn]] = {}
     for one in coarse:
@@ -129,33 +202,49 @@ def agree(values: MutableMapping[str, NDArray[Any]], coarse: Sequence[CoarseColu
         if isinstance(several[0].finer, Datetime):
             values[name] = _moved_times(values, several[0].finer, several)
         else:
-            values[name] = _moved_codes(values[name], values, several)
+            values[name] = _moved_codes(values[name], values, several, (allowed or {}).get(name))
     for one in coarse:
-        values[one.column.name] = one.codes(values[one.finer.name])
+        if not one.learned:
+            values[one.column.name] = one.codes(values[one.finer.name])
 
 
-def _moved_codes(codes: Integers, values: Mapping[str, NDArray[Any]], several: Sequence[CoarseColumn]) -> Integers:
+def _moved_codes(
+    codes: Integers,
+    values: Mapping[str, NDArray[Any]],
+    several: Sequence[CoarseColumn],
+    allowed: Sequence[int] | None,
+) -> Integers:
     """Return the ``codes`` of a category, exchanged among rows that disagree with its coarse columns.
 
     Rows that are left over take the value of a row that agrees, or any value that leads to theirs.
     """
-    leads, wanted = np.zeros(several[0].finer.size, dtype=np.int64), np.zeros(len(codes), dtype=np.int64)
+    finer = several[0].finer
+    leads, wanted = np.zeros(finer.size, dtype=np.int64), np.zeros(len(codes), dtype=np.int64)
     for one in several:
         assert one.leads is not None
         leads = leads * one.column.size + one.leads
         wanted = wanted * one.column.size + values[one.column.name].astype(np.int64)
+    leading, free = (np.logical_and.reduce([getattr(one, which) for one in several]) for which in ("leading", "free"))
+    leads[~leading] = _UNREACHED
     found = codes.astype(np.int64)
-    wrong = leads[found] != wanted
+    found[~(leading | free)[found]] = several[0].other
+    other = [several[0].other] if free.any() and allowed is None else []
+    wrong = leading[found] & (leads[found] != wanted)
     spare = np.flatnonzero(wrong)
     spare = spare[np.argsort(leads[found[spare]], kind="stable")]
     ends = leads[found[spare]]
     moved = found.copy()
+
+    def leading_to(value: int) -> Integers:
+        codes = np.flatnonzero(leads == value)
+        return codes if allowed is None else np.intersect1d(codes, allowed)
+
     for value in np.unique(wanted[wrong]):
         rows = np.flatnonzero(wrong & (wanted == value))
-        pool = codes[spare[np.searchsorted(ends, value) : np.searchsorted(ends, value, side="right")]].astype(np.int64)
+        pool = found[spare[np.searchsorted(ends, value) : np.searchsorted(ends, value, side="right")]]
         if len(pool) < len(rows):
             right = found[(~wrong) & (wanted == value)]
-            more = right if len(right) else pool if len(pool) else np.flatnonzero(leads == value)
+            more = right if len(right) else pool if len(pool) else np.array([*leading_to(value), *other])
             if not len(more):
                 continue  # no finer value leads there
             pool = np.concatenate([pool, np.resize(more, len(rows) - len(pool))])

@@ -226,7 +226,7 @@ class Categorical(DeclaredColumn, frozen=True):
         """The :attr:`labels` as text for people."""
         return tuple(map(str, self.labels))
 
-    @property
+    @cached_property
     def _text(self) -> bool:
         return all(type(value) is str for value in self.values)
 

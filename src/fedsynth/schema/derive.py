@@ -510,8 +510,9 @@ def _check_copy(column: Column, source: Column) -> None:
 
 
 def computed_form(column: Column | Identifier) -> ComputedForm | None:
-    """Return the computed form of a column, ``None`` if it has none."""
-    return None if isinstance(column, Identifier) else column.computed
+    """Return the computed form of a column; ``None`` if it has none, or one to be learned: sites read that column."""
+    form = None if isinstance(column, Identifier) else column.computed
+    return None if isinstance(form, Lookup) and form.learned is not None else form
 
 
 def computed_values(column: Column, form: ComputedForm, values: Values, columns: Mapping[str, Column]) -> NDArray[Any]:

@@ -146,11 +146,14 @@ class Lookup(Relation, frozen=True, tag="lookup"):
     """Declares that a column is looked up by another one, ``lookup``, both categorical or boolean.
 
     ``table`` maps each value (as text) of the other column to the result. Sites compute the column from the other one,
-    and models hold both (:mod:`fedsynth.schema.coarse`).
+    and models hold both (:mod:`fedsynth.schema.coarse`). A table that nobody can write is ``learned``: sites read both
+    columns, and the run's first question counts their values together for this share of the budget, from above 0 to
+    0.5 (:mod:`fedsynth.methods.learned`). Beside ``learned``, a table is what a run has found.
     """
 
     lookup: str
-    table: Mapping[str, str | int | bool]
+    table: Mapping[str, str | int | bool] = {}
+    learned: float | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -158,11 +161,16 @@ class Lookup(Relation, frozen=True, tag="lookup"):
         return (self.lookup,)
 
     def __post_init__(self) -> None:
-        if not self.table:
-            raise SchemaError("lookup needs a table with the result for each value of the column")
+        if self.learned is None and not self.table:
+            raise SchemaError(
+                "lookup needs a table with the result for each value of the column, or learned = 0.05, the share of "
+                "the budget for which a run finds it out"
+            )
+        if self.learned is not None and not 0 < self.learned <= 0.5:
+            raise SchemaError(f"learned = {self.learned} must be a share of the budget, above 0 and at most 0.5")
 
     def __hash__(self) -> int:
-        return hash((self.lookup, frozenset(self.table)))
+        return hash((self.lookup, frozenset(self.table), self.learned))
 
 
 class Copy(Relation, frozen=True, tag="copy"):

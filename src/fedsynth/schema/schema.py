@@ -23,7 +23,7 @@ from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, Schema
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.plugins import named
 from fedsynth.schema.bins import MOST_COLUMNS
-from fedsynth.schema.coarse import CoarseColumn, coarse_columns
+from fedsynth.schema.coarse import CoarseColumn, coarse_columns, learned_columns
 from fedsynth.schema.columns import (
     LARGEST,
     Boolean,
@@ -44,6 +44,7 @@ from fedsynth.schema.derive import (
     links_of,
 )
 from fedsynth.schema.forms import ComputedForm, Identifier, StoredForm
+from fedsynth.schema.lists import with_lists
 from fedsynth.schema.misfits import with_lines
 from fedsynth.settings import members, read_settings
 
@@ -100,7 +101,7 @@ class Schema:
         for rule in self.rules:
             for name in rule.never:
                 self.index(name)  # it is stored
-        if self.links or self.rules:
+        if self.learned or self.links or self.rules:
             self.forbidden_cells()
 
     @cached_property
@@ -121,6 +122,26 @@ class Schema:
         return coarse_columns(column for column in self.columns if not isinstance(column, Identifier))
 
     @cached_property
+    def learned(self) -> tuple[CoarseColumn, ...]:
+        """The columns that a single other one determines by a table that a run finds out."""
+        found = learned_columns(self.asked)
+        finer, known = {one.finer.name for one in found}, {one.finer.name for one in self.coarse}
+        if both := sorted(finer & known):
+            raise SchemaError(
+                f"columns are looked up by {both[0]!r} with a table and without; let all be learned, or none"
+            )
+        return found
+
+    def with_tables(self, tables: Mapping[str, Mapping[str, str | int | bool]]) -> Schema:
+        """Return the schema with the learned ``tables`` of its lookups, by the name of the column that is looked up."""
+
+        columns = {column.name: column for column in self.columns}
+        for lookup in self.learned:
+            form = msgspec.structs.replace(lookup.form, table=tables[lookup.column.name])
+            columns[lookup.column.name] = msgspec.structs.replace(lookup.column, computed=form)
+        return replace(self, columns=tuple(columns.values()))
+
+    @cached_property
     def stored(self) -> tuple[Column, ...]:
         """The columns as sites encode them and models represent them: :attr:`asked`, then :attr:`coarse`.
 
@@ -132,7 +153,7 @@ class Schema:
     @cached_property
     def is_plain(self) -> bool:
         """Whether sites encode just the columns that are published: none is derived or an identifier; and no rules."""
-        return not (self.links or self.rules or len(self.columns) > len(self.asked))
+        return not (self.links or self.rules or self.learned or len(self.columns) > len(self.asked))
 
     @classmethod
     def draft(cls, frame: Any, **options: int) -> Schema:
@@ -157,8 +178,8 @@ class Schema:
 
     @cached_property
     def derives(self) -> bool:
-        """Whether some published column is computed, or stored as a difference from, or ratio to, another one."""
-        return bool(self.links) or any(computed_form(column) is not None for column in self.columns)
+        """Whether published columns are computed or looked up, or stored as differences from, or ratios to, others."""
+        return bool(self.links or self.learned) or any(computed_form(column) is not None for column in self.columns)
 
     def plain(self, names: Iterable[str] | None = None) -> Schema:
         """Return the schema of published values: the same columns without derivations, rules and identifiers.
@@ -205,7 +226,9 @@ class Schema:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of what determines the encoding, independent of the layout of the schema file."""
-        content = self._content([*self.asked, *(one.column for one in self.coarse)])
+        learned = {one.column.name for one in self.learned}
+        read = (_plain(column) if column.name in learned else column for column in self.asked)
+        content = self._content([*read, *(one.column for one in self.coarse)])
         if wide := [list(link.held.bin_edges) for link in self.links.values() if link.top < math.inf]:
             content["held"] = wide
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -229,8 +252,11 @@ class Schema:
         return "\n".join(blocks)
 
     @classmethod
-    def from_toml(cls, text: str) -> Schema:
-        """Parse a schema from TOML text; raises :class:`SchemaError` for invalid or unknown entries."""
+    def from_toml(cls, text: str, folder: Path | None = None) -> Schema:
+        """Parse a schema from TOML text; raises :class:`SchemaError` for invalid or unknown entries.
+
+        Lists of values and tables of lookups may be CSV files in ``folder`` (:mod:`fedsynth.schema.lists`).
+        """
         try:
             content = parse_toml(text, "the schema")
         except FedsynthError as error:
@@ -242,7 +268,9 @@ class Schema:
             )
         file = _read(_File, content, "the schema")
         rules = tuple(_read(Rule, entry, f"rule {at}") for at, entry in enumerate(file.rule, 1))
-        return cls(_columns(file.column), file.missing_values, file.draft, rules)
+        return cls(
+            _columns([with_lists(entry, folder) for entry in file.column]), file.missing_values, file.draft, rules
+        )
 
     def save(self, path: Path | str) -> None:
         """Write the schema to a TOML file, which replaces an existing one only when it is complete."""
@@ -252,7 +280,7 @@ class Schema:
     def load(cls, path: Path | str) -> Schema:
         """Load a schema from a TOML file; raises :class:`SchemaError` if it is invalid, ``OSError`` if unreadable."""
         try:
-            return cls.from_toml(read_text(Path(path)))
+            return cls.from_toml(read_text(Path(path)), Path(path).parent)
         except FedsynthError as error:
             raise SchemaError(f"{path}: {error}") from error
 

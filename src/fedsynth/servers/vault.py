@@ -219,7 +219,7 @@ class SharedVault(Vault):
     def select(self, distances: CandidateScores, share: float) -> int:
         cliques = distances.candidates
         self._held(cliques)
-        release = draw_for(self.terms.budget, share, at_site=False)
+        release = draw_for(self.terms.budget, share * self.question.part, at_site=False)
         expected = np.concatenate([np.rint(np.clip(table, 0.0, 2.0**31 - 1)).ravel() for table in distances.expected])
         penalties = np.minimum(np.rint(np.maximum(distances.noise, 0.0)), MOST_PENALTY)
         question = SelectTable(
@@ -241,7 +241,7 @@ class SharedVault(Vault):
 
     @override
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        release = noise_for(self.terms.budget, share, at_site=False)
+        release = noise_for(self.terms.budget, share * self.question.part, at_site=False)
         self.check_axes(query)
         self._held(query.cliques)
         question = OpenTables(self.question.digest, self._number, tuple(query.cliques), release, query.weights)
@@ -253,7 +253,7 @@ class SharedVault(Vault):
     @override
     def std(self, share: float) -> float:
         one = protect(Sensitivity(1, 1, 2, 2**0.5), self.terms.change, pooled=True)
-        return opened_std(noise_for(self.terms.budget, share, at_site=False), Norms(*one))
+        return opened_std(noise_for(self.terms.budget, share * self.question.part, at_site=False), Norms(*one))
 
     def _held(self, cliques: Sequence[Clique]) -> None:
         deposited = [set(clique) for clique in self.question.query.cliques]

@@ -1,0 +1,66 @@
+"""Learned lookups: which value of one category leads to which of another, found out by a run's first question.
+
+A city determines its country, but nobody has the list. The tables of both columns of each such lookup are counted in
+one sum, before the method's own questions and for a share of the budget that the schema declares. A value leads to the
+one with which most of its noisy count lies, if it is ahead of the next one by :data:`CLEAR` standard deviations of the
+noise. What is found is a function of the released counts, so that its use has no further privacy cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsynth.errors import Unsupported
+from fedsynth.federation.query import Counts
+from fedsynth.methods.measure import EXACT_STD, weights_for
+from fedsynth.schema.bins import Floats
+from fedsynth.schema.coarse import CoarseColumn
+from fedsynth.schema.forms import Lookup
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+
+CLEAR = 4.0  # standard deviations of the noise by which a value's result must be ahead of the next one
+
+Tables = Mapping[str, Mapping[str, str | int | bool]]
+"""For each learned column, its value for each value of the finer column, as text, that clearly leads to one."""
+
+
+def learn(federation: Federation) -> tuple[Federation, Tables]:
+    """Ask for the tables of all learned lookups of the schema; return what is left of the budget, and the tables.
+
+    A record is in one cell of each table (:meth:`Counts.sensitivity <fedsynth.federation.query.Counts.sensitivity>`).
+    Without such lookups nothing is asked. Raises :class:`Unsupported` under a trust model that has no sums.
+    """
+    schema = federation.schema
+    if not schema.learned:
+        return federation, {}
+    if federation.trust.sums is None:
+        raise Unsupported(
+            f"a learned lookup needs a sum over sites, which --trust {federation.trust.name} does not have; write its "
+            "table in the schema, or choose another trust"
+        )
+    shares = [share for one in schema.learned if isinstance(one.form, Lookup) and (share := one.form.learned)]
+    cliques = [(schema.index(one.finer.name), schema.index(one.column.name)) for one in schema.learned]
+    query = Counts.of(len(schema.stored), cliques, weights_for(shares, federation.budget))
+    released = federation.sum(query, sum(shares))
+    found = {
+        one.column.name: _leading(one, table, std)
+        for one, table, std in zip(schema.learned, released.tables, released.stds, strict=True)
+    }
+    return replace(federation, part=federation.part * (1 - sum(shares))), found
+
+
+def _leading(lookup: CoarseColumn, table: Floats, std: float) -> dict[str, str | int | bool]:
+    """Return the column's value for each value of the finer column in ``table`` (finer x coarse codes, in records)."""
+    assert not lookup.finer.is_number
+    values, results = lookup.finer.labels, lookup.column.labels
+    known = table[: len(values), : len(results)]
+    ascending = np.sort(np.column_stack([known, np.zeros(len(known))]), axis=1)
+    clear = np.flatnonzero(ascending[:, -1] - ascending[:, -2] >= CLEAR * max(std, EXACT_STD))
+    best = known.argmax(axis=1)
+    return {str(values[code]): results[best[code]] for code in clear}
