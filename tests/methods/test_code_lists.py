@@ -58,7 +58,7 @@ def test_hidden_codes_add_up_to_the_code_with_which_they_begin():
 
 
 def test_a_code_list_has_other_and_many_values_and_its_part_of_the_budget():
-    assert is_code_list(schema().columns[0])
+    assert is_code_list(schema().stored[0])
     assert not is_code_list(fs.Categorical("icd", CODES))
     assert not is_code_list(fs.Categorical("icd", CODES[:1000], unknown="other"))
     prices = at_least([1.0, 5.0, 1.0], [0, 2], 0.2)

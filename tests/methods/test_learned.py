@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,17 +12,18 @@ import pytest
 import fedsynth as fs
 from fedsynth.encoding import encode
 from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.schema.forms import Lookup
 
 CITIES, LANDS, ROWS = 60, 6, 6000
 LAND_OF = np.arange(CITIES) % LANDS
 
 
-def schema(learned: float | None = 0.05, **land: object) -> fs.Schema:
-    form = {} if learned is None else {"computed": fs.Computed(lookup="city", learned=learned)}
+def schema(learned: float | None = 0.05) -> fs.Schema:
+    form = None if learned is None else fs.Computed(lookup="city", learned=learned)
     return fs.Schema(
         (
             fs.Categorical("city", tuple(f"c{city}" for city in range(CITIES)), missing=True, unknown="other"),
-            fs.Categorical("land", tuple(f"l{land}" for land in range(LANDS)), **form),
+            fs.Categorical("land", tuple(f"l{land}" for land in range(LANDS)), computed=form),
             fs.Categorical("rich", ("no", "yes")),
         )
     )
@@ -37,9 +41,15 @@ def frame() -> pd.DataFrame:
     return found
 
 
-def fitted(frame: pd.DataFrame, agreed: fs.Schema, **options: object) -> fs.Synthesizer:
-    settings = {"epsilon": 2.0, "delta": 1e-6, "seed": 1, "trust": "secure", **options}
+def fitted(frame: pd.DataFrame, agreed: fs.Schema, **options: Any) -> fs.Synthesizer:
+    settings: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "seed": 1, "trust": "secure", **options}
     return fs.fit([frame.iloc[at::3] for at in range(3)], agreed, **settings)
+
+
+def found_table(synthesizer: fs.Synthesizer) -> Mapping[str, Any]:
+    form = synthesizer.schema.learned[0].form
+    assert isinstance(form, Lookup)
+    return form.table
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,7 @@ def fitted(frame: pd.DataFrame, agreed: fs.Schema, **options: object) -> fs.Synt
 )
 def test_synthetic_cities_lie_in_their_land_and_the_budget_is_kept(frame, method, trust):
     synthesizer = fitted(frame, schema(), method=method, trust=trust)
-    table = synthesizer.schema.learned[0].form.table
+    table = found_table(synthesizer)
     right = {city: land for city, land in table.items() if land == f"l{LAND_OF[int(city[1:])]}"}
     counts = frame.city.value_counts()
     clear = counts[counts > 400].index
@@ -61,6 +71,7 @@ def test_synthetic_cities_lie_in_their_land_and_the_budget_is_kept(frame, method
     rich = frame.groupby("land").rich.agg(lambda land: (land == "yes").mean())
     drawn = rows.groupby("land").rich.agg(lambda land: (land == "yes").mean())
     assert (rich - drawn).abs().mean() < 0.2  # what depends on the land stays
+    assert synthesizer.statement is not None
     budget, spent = synthesizer.statement.limit, synthesizer.statement.spent
     assert budget.covers(spent)
     assert budget.share_of(spent) > 0.9
@@ -76,7 +87,7 @@ def test_without_noise_every_city_with_rows_is_known(frame):
     synthesizer = fs.fit(
         [frame.iloc[at::3] for at in range(3)], schema(), method="oneshot", epsilon=np.inf, delta=0.0, trust="trusted"
     )
-    table = synthesizer.schema.learned[0].form.table
+    table = found_table(synthesizer)
     assert table == {city: f"l{LAND_OF[int(city[1:])]}" for city in frame.city.dropna().unique()}
 
 
@@ -84,14 +95,12 @@ def test_conditions_and_a_saved_model_keep_the_lookup(frame, tmp_path):
     synthesizer = fitted(frame, schema())
     synthesizer.save(tmp_path / "model")
     loaded = fs.load(tmp_path / "model")
-    first, second = list(loaded.schema.learned[0].form.table.items())[:2]
+    first, second = list(found_table(loaded).items())[:2]
     for seed in range(20):
         row = loaded.sample(1, seed, where={"city": [first[0], second[0]]})
         assert (row.city[0], row.land[0]) in (first, second)
     assert set(loaded.sample(50, 0, where={"city": "other"}).city) == {"other"}
-    hidden = next(
-        city for city in loaded.schema.columns[0].values if city not in dict(loaded.schema.learned[0].form.table)
-    )
+    hidden = next(city for at in range(CITIES) if (city := f"c{at}") not in found_table(loaded))
     with pytest.raises(SchemaError, match="noise hides which 'land'"):
         loaded.sample(1, 0, where={"city": hidden})
     with pytest.raises(SchemaError, match="not all these values"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedsynth import Schema
+from fedsynth import Categorical, Schema
 from fedsynth.errors import SchemaError
+from fedsynth.schema.forms import Lookup
 
 SCHEMA = """\
 fedsynth_schema = 1
@@ -26,13 +27,21 @@ computed = { lookup = "city", table = "cities.csv" }
 CITIES = 'inhabitants,land,city\n100,CH,Bern\n200,FR,Paris\n300,FR,"Nancy, old town"\n'
 
 
+def content(schema: Schema) -> tuple[object, object]:
+    city, land = schema.columns
+    assert isinstance(city, Categorical)
+    assert isinstance(land, Categorical)
+    assert isinstance(land.computed, Lookup)
+    return city.values, dict(land.computed.table)
+
+
 def test_lists_and_tables_come_from_files_beside_the_schema_and_are_part_of_it(tmp_path):
     (tmp_path / "schema.toml").write_text(SCHEMA)
     (tmp_path / "cities.csv").write_text(CITIES)
     schema = Schema.load(tmp_path / "schema.toml")
-    city, land = schema.columns
-    assert city.values == ("Bern", "Paris", "Nancy, old town")
-    assert land.computed.table == {"Bern": "CH", "Paris": "FR", "Nancy, old town": "FR"}
+    cities, lands = content(schema)
+    assert cities == ("Bern", "Paris", "Nancy, old town")
+    assert lands == {"Bern": "CH", "Paris": "FR", "Nancy, old town": "FR"}
     assert Schema.from_toml(schema.to_toml()) == schema
     (tmp_path / "cities.csv").write_text(CITIES.replace("Paris", "Lyon"))
     assert Schema.load(tmp_path / "schema.toml").digest != schema.digest
@@ -41,9 +50,9 @@ def test_lists_and_tables_come_from_files_beside_the_schema_and_are_part_of_it(t
 def test_the_first_columns_of_a_file_count_where_it_has_other_names(tmp_path):
     (tmp_path / "schema.toml").write_text(SCHEMA)
     (tmp_path / "cities.csv").write_text("Ort,Land\nBern,CH\nParis,FR\n")
-    city, land = Schema.load(tmp_path / "schema.toml").columns
-    assert city.values == ("Bern", "Paris")
-    assert land.computed.table == {"Bern": "CH", "Paris": "FR"}
+    cities, lands = content(Schema.load(tmp_path / "schema.toml"))
+    assert cities == ("Bern", "Paris")
+    assert lands == {"Bern": "CH", "Paris": "FR"}
 
 
 @pytest.mark.parametrize(
