@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.deploy.flower_world import lay_out, seeded_salts
 from tests.pages import blocks
 
 import fedsynth as fs
-from fedsynth.datasets import patients
+from fedsynth.datasets import patients, patients_schema
 from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.encoding import encode
 from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
@@ -361,7 +362,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     )
     again = fs.fit(frame, SCHEMA, epsilon=1, delta=float(np.float32(1e-6)), rows_per_person=2, **told)
     assert str(made) == str(again)
-    pd.testing.assert_frame_equal(made.sample(50, rng=0), again.sample(50, rng=0))
+    pd.testing.assert_frame_equal(made.sample(50, seed=0), again.sample(50, seed=0))
     unit = fs.Unit(rows=np.int64(2))  # type: ignore[arg-type]
     assert type(unit.rows) is int
     for rows in (0, -1, 2**21, 1.5):
@@ -469,3 +470,26 @@ def test_hold_out_rows_of_few_values_may_be_among_the_real_rows_by_chance() -> N
     frame = people(600, 0).assign(age=30)
     made = fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="oneshot")
     fs.evaluate(made, train=frame, holdout=people(200, 1).assign(age=30), metrics=["column-similarity"])
+
+
+def test_notebooks_show_a_schema_a_statement_and_plots(tmp_path):
+    hospitals = [patients(500, hospital) for hospital in range(3)]
+    agreed = patients_schema()
+    made = fs.fit(hospitals, agreed, epsilon=2.0, delta=1e-6, method="oneshot", seed=1)
+    shown = agreed._repr_html_()
+    assert "<td>ward</td><td>categorical</td><td>surgery, medicine, cardiology, maternity</td>" in shown
+    assert "<td>age</td><td>numeric</td><td>0 to 110</td>" in shown
+    assert "never ward = maternity with sex = m" in shown
+    assert made.statement is not None
+    assert escape(made.statement.headline) in made.statement._repr_html_()
+    made.plot("age", 300, seed=1).save(tmp_path / "age.svg")
+    drawn = (tmp_path / "age.svg").read_text()
+    assert "age: synthetic rows<" in drawn
+    assert "real" not in re.sub("<style>.*</style>", "", drawn).replace('class="real"', "")
+    found = fs.evaluate(train=pd.concat(hospitals), synthetic=made.sample(1000, seed=1), schema=agreed)
+    both = found.plot("bill")
+    assert "synthetic rows (blue) beside real ones (grey)" in both._repr_svg_()
+    assert "real against synthetic" in repr(both)
+    for plotted in (made, found):
+        with pytest.raises(SchemaError, match=r"no column 'agee' to plot; did you mean 'age'\?"):
+            plotted.plot("agee")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from html import escape
 from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
@@ -487,6 +488,10 @@ class Statement:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        conditions = "".join(f"<li>{escape(condition)}</li>" for condition in self.conditions)
+        return f"<p><strong>{escape(self.headline)}</strong></p><p>{escape(self.sentence)}</p><ul>{conditions}</ul>"
 
     @property
     def _against(self) -> tuple[str, Basis]:

@@ -95,7 +95,7 @@ def test_a16_one_site_does_not_spoil_a_table():
     found = OneShot(iterations=20).fit(federation)
     assert isinstance(found.model, MarkovRandomField)
     assert FAULTY in federation.lost
-    assert 3 * ROWS < len(found.sample(rng=0)) < 6 * ROWS
+    assert 3 * ROWS < len(found.sample(seed=0)) < 6 * ROWS
 
 
 def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]]:

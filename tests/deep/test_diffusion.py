@@ -471,7 +471,7 @@ def test_saved_and_loaded_it_samples_the_same_rows(fitted, tmp_path):
     np.testing.assert_array_equal(again.model.weights, fitted.model.weights)
     np.testing.assert_array_equal(again.model.label_shares, fitted.model.label_shares)
     pd.testing.assert_frame_equal(again.sample(300, 3), fitted.sample(300, 3))
-    assert len(again.sample(rng=0)) == ROWS
+    assert len(again.sample(seed=0)) == ROWS
     assert problems(SCHEMA, again.sample(500, 0)) == []
 
 

@@ -250,7 +250,7 @@ def fitted() -> Synthesizer:
 
 
 def test_a_toy_table_is_learned_from_sums_of_the_critic_alone(fitted):
-    found = portrait(fitted.sample(rng=1))
+    found = portrait(fitted.sample(seed=1))
     np.testing.assert_allclose(found["shares"], [0.5, 0.3, 0.2], atol=0.12)
     np.testing.assert_allclose(found["paid"], [0.1, 0.9, 0.1], atol=0.2)
     assert found["zeros"][0] > 0.6

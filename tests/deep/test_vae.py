@@ -166,7 +166,7 @@ def fitted() -> Synthesizer:
 
 
 def test_a_toy_table_is_learned(fitted):
-    real, found = portrait(toy_frame(1)), portrait(fitted.sample(rng=1))
+    real, found = portrait(toy_frame(1)), portrait(fitted.sample(seed=1))
     np.testing.assert_allclose(found["shares"], real["shares"], atol=0.1)
     np.testing.assert_allclose(found["paid"], [0.1, 0.9, 0.1], atol=0.15)
     np.testing.assert_allclose(found["zeros"], [0.8, 0.2, 0.2], atol=0.25)

@@ -321,7 +321,7 @@ def test_rows_fit_the_schema_and_survive_a_trip_to_disk(tmp_path):
         loaded = load(tmp_path / "m.fedsynth")
         pd.testing.assert_frame_equal(loaded.sample(500, 3), fitted.sample(500, 3))
         assert loaded.info == fitted.info
-        assert len(loaded.sample(rng=0)) == len(fitted.sample(rng=0))
+        assert len(loaded.sample(seed=0)) == len(fitted.sample(seed=0))
     assert federation.ledger.spent.rho == 0
 
 

@@ -235,7 +235,7 @@ def test_one_column_has_no_pairs():
     table = encode(schema, pd.DataFrame({"a": ["x", "x", "y", "z"] * 50}))
     for method in (FedPrivSyn(), AdaFedPrivSyn()):
         federation = federate([table], schema, Budget(1.0, 1e-6), trust=LocalNoise(), seed=0)
-        assert len(method.fit(federation).sample(rng=0)) == pytest.approx(200, abs=40)
+        assert len(method.fit(federation).sample(seed=0)) == pytest.approx(200, abs=40)
 
 
 def test_saved_and_loaded_it_samples_the_same_rows(tmp_path):
@@ -245,7 +245,7 @@ def test_saved_and_loaded_it_samples_the_same_rows(tmp_path):
     again = load(tmp_path / "m.fedsynth")
     pd.testing.assert_frame_equal(again.sample(300, 3), fitted.sample(300, 3))
     assert again.info == fitted.info
-    assert len(again.sample(rng=0)) == len(fitted.sample(rng=0))
+    assert len(again.sample(seed=0)) == len(fitted.sample(seed=0))
 
 
 @pytest.mark.parametrize(

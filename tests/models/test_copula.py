@@ -273,13 +273,13 @@ def margins_of(made: Synthesizer) -> list[OneAxis]:
 @pytest.mark.parametrize("paper", [False, True])
 def test_rows_fit_the_schema_and_survive_saving(paper, tmp_path):
     made = synthesizer(paper)
-    frame = made.sample(rng=0)
+    frame = made.sample(seed=0)
     assert len(frame) == 321
     assert not problems(SCHEMA, frame)
     table = encode(SCHEMA, frame)
-    for ours, encoded in zip(made.sample_table(rng=0).codes, table.codes, strict=True):
+    for ours, encoded in zip(made.sample_table(seed=0).codes, table.codes, strict=True):
         assert (ours == encoded).all()
-    for at, numbers in made.sample_table(rng=0).numbers.items():
+    for at, numbers in made.sample_table(seed=0).numbers.items():
         assert numbers == pytest.approx(table.numbers[at], nan_ok=True)
     made.save(tmp_path / "m")
     again = load(tmp_path / "m")

@@ -84,7 +84,7 @@ def test_what_is_no_model_is_refused(tmp_path):
 
 
 def test_rows_default_to_the_estimated_total_and_must_be_positive(fitted):
-    assert abs(len(fitted.sample(rng=0)) - 240) < 40
+    assert abs(len(fitted.sample(seed=0)) - 240) < 40
     with pytest.raises(ValueError, match="at least 1"):
         fitted.sample(0)
 

@@ -8,19 +8,30 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from fedsynth.errors import number_of
-from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
+from fedsynth.errors import SchemaError, nearest, number_of
+from fedsynth.evaluation.plot_data import Associations, ColumnPlotData, column_data
 from fedsynth.evaluation.score import Score, Verdict
+from fedsynth.files import write_whole
 from fedsynth.models.card import percent_up
+
+if TYPE_CHECKING:
+    from fedsynth.rows import Table
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3478a", "#a87500", "#3a8fc4", "#7a5195", "#666666")
 LINES = len(_COLOURS)  # number of line colours
 LINE_STYLE = "".join(f".line{at}{{fill:none;stroke:{colour};stroke-width:1.8}}" for at, colour in enumerate(_COLOURS))
 """The style (CSS) of the lines of :func:`curves`."""
+_ALONE = (
+    "text{font:11px sans-serif;fill:#555}.real{fill:#8b95a1}.synthetic{fill:#0b3f94}.hit{fill:transparent}"
+    ".outline{fill:none;stroke:#0b3f94;stroke-width:2;stroke-linejoin:round}.rule{fill:none;stroke:#c9cfd5}"
+    "svg{background:#fff}"
+)
 LEVELS = 10  # steps of colour to each side of zero in a heat map
 _WIDTH = 340.0  # of a plot in a card: fits a phone unscaled
 _HEIGHT = 168.0  # of the bars, unless categories need more
@@ -98,6 +109,38 @@ def svg(chart: Chart, *, fixed: bool = False, style: str = "") -> str:
         turned = f' transform="rotate(-90 {text.x:.4g} {text.y:.4g})"' if text.turned else ""
         parts.append(f"<text {place}{anchor}{turned}>{escape(text.text)}</text>")
     return "".join(parts) + "</svg>"
+
+
+@dataclass(frozen=True, repr=False)
+class Plot:
+    """A chart by itself: notebooks show it, and :meth:`save` writes it to a file."""
+
+    chart: Chart
+
+    def _repr_svg_(self) -> str:
+        return svg(self.chart, style=_ALONE)
+
+    def __repr__(self) -> str:
+        return f"<plot: {self.chart.label} Notebooks show it; save('plot.svg') writes it.>"
+
+    def save(self, path: Path | str) -> None:
+        """Write the plot as an SVG file, which browsers and office programs open."""
+        write_whole(Path(path), self._repr_svg_())
+
+
+def column_plot(name: str, pictures: Sequence[ColumnPlotData]) -> Plot:
+    """Return the plot of the column ``name`` of a report; raises :class:`SchemaError` for a column it does not have."""
+    known = {picture.name: picture for picture in pictures}
+    if name not in known:
+        raise SchemaError(f"no column {name!r} to plot; {nearest(name, known, 'there are')}")
+    chart, beside = distribution(known[name]), " (blue) beside real ones (grey)" if any(known[name].real) else ""
+    title = Text(0, chart.height + 14, f"{clip(name, 24)}: synthetic rows{beside}", css="name")
+    return Plot(replace(chart, height=chart.height + 18, texts=(*chart.texts, title)))
+
+
+def synthetic_plot(name: str, synthetic: Table) -> Plot:
+    """Return the plot of the column ``name`` of synthetic rows; errors are those of :func:`column_plot`."""
+    return column_plot(name, [column_data(synthetic, known) for known in synthetic.schema.names])
 
 
 def figure(value: float) -> str:
@@ -205,7 +248,8 @@ def lying_bars(
         for value, css, inset in ((one, "real", 0.1), (two, "synthetic", 0.32)):
             if math.isfinite(value):
                 marks.append(Mark(css, _box(zero, y + inset * row, value * scale, (1 - 2 * inset) * row)))
-        marks.append(Mark("hit", _box(0, y, _WIDTH, row), f"{name}: real {written(one)}, synthetic {written(two)}"))
+        both = f"real {written(one)}, " if any(real) else ""
+        marks.append(Mark("hit", _box(0, y, _WIDTH, row), f"{name}: {both}synthetic {written(two)}"))
         texts.append(Text(left - 6, y + row / 2 + 3.8, clip(name, int(left / 6.5)), "end", css="name"))
         if values:
             texts.append(Text(_WIDTH, y + row / 2 + 3.8, f"{written(two)} | {written(one)}", "end", css="name"))
@@ -502,6 +546,8 @@ def _gist(picture: ColumnPlotData) -> str:
     if not gaps:
         return f"{picture.name}: no values"
     axis = ", logarithmic axis" if picture.logarithmic else ""
+    if not any(picture.real):
+        return f"{picture.name}, synthetic rows in {len(gaps)} bars{axis}."
     return (
         f"{picture.name}, real against synthetic in {len(gaps)} bars{axis}; {percent(moved(picture))} of the rows "
         f"differ. Largest difference at {_tip(picture, gaps.index(max(gaps)))}."
@@ -509,8 +555,8 @@ def _gist(picture: ColumnPlotData) -> str:
 
 
 def _tip(picture: ColumnPlotData, at: int) -> str:
-    real, synthetic = percent(picture.real[at]), percent(picture.synthetic[at])
-    return f"{picture.labels[at]}: real {real}, synthetic {synthetic}"
+    real = f"real {percent(picture.real[at])}, " if any(picture.real) else ""
+    return f"{picture.labels[at]}: {real}synthetic {percent(picture.synthetic[at])}"
 
 
 def _tick(edge: float | str) -> str:

@@ -121,6 +121,10 @@ class Evaluation:
         frame.attrs["notes"] = list(self.notes)
         return frame
 
+    def plot(self, column: str) -> plots.Plot:
+        """Return the plot of a column, real and synthetic rows together; it is not private, unless ``released``."""
+        return plots.column_plot(column, self.plot_data.columns)
+
     def to_html(self, path: Path | str) -> None:
         """Write the report as one HTML page that needs no network; it is not private, unless ``released``."""
         write_whole(Path(path), render_report(self, None))

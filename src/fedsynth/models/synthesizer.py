@@ -23,7 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
-from fedsynth.encoding import any_broken, frame_of, published, store, with_numbers
+from fedsynth.encoding import any_broken, frame_of, publish, published, store, with_numbers
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
 from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -247,13 +247,13 @@ class Synthesizer:
     def sample(
         self,
         rows: int | None = None,
-        rng: np.random.Generator | int | None = None,
+        seed: np.random.Generator | int | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
         """Return ``rows`` synthetic rows as a data frame (default: as many as the estimated number of records).
 
-        ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers have the resolution of the model's axes,
-        which may be finer than the schema's bins. Sampling costs no privacy budget.
+        ``seed`` is a number, a generator, or ``None`` for fresh entropy. Numbers have the resolution of the model's
+        axes, which may be finer than the schema's bins. Sampling costs no privacy budget.
 
         ``where`` holds conditions on all rows, by column: a category's value, or a list of them; a number or time, or
         an interval ``(low, high)`` of these or of listed integers (ends included, ``None`` for an open one); ``None``
@@ -269,14 +269,14 @@ class Synthesizer:
         redrawn. A share above a fifth causes a warning in the log, and so do rows that are still invalid after 100
         draws, which are kept if there are no conditions.
         """
-        generator = np.random.default_rng(rng)
+        generator = np.random.default_rng(seed)
         drawn = self._drawn(rows, generator, where)
         return self._frame(drawn.table, drawn.redrawn, generator)
 
     def sample_table(
         self,
         rows: int | None = None,
-        rng: np.random.Generator | int | None = None,
+        seed: np.random.Generator | int | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> Table:
         """Return synthetic rows as integer codes of the stored columns, for metrics on codes; see :meth:`sample`.
@@ -284,7 +284,7 @@ class Synthesizer:
         The table also holds the numbers of columns whose axes draw numbers instead of the schema's bins and, if the
         schema derives columns, of all numeric and datetime columns.
         """
-        return self._drawn(rows, np.random.default_rng(rng), where).table
+        return self._drawn(rows, np.random.default_rng(seed), where).table
 
     def _drawn(self, rows: int | None, generator: np.random.Generator, where: Mapping[str, Any] | None) -> _Drawn:
         count = self._count(rows)
@@ -298,16 +298,16 @@ class Synthesizer:
         return given.draw(count, generator)
 
     def sample_balanced(
-        self, target: str, rows: int | None = None, rng: np.random.Generator | int | None = None
+        self, target: str, rows: int | None = None, seed: np.random.Generator | int | None = None
     ) -> pd.DataFrame:
         """Return shuffled rows in which all values of the category ``target`` are equally frequent (up to one row).
 
-        ``rows``, ``rng`` and the data frame are those of :meth:`sample`. A missing value counts as one of them. Values
+        ``rows``, ``seed`` and the data frame are those of :meth:`sample`. A missing value counts as one of them. Values
         to which the model gives no probability are left out, since nothing is known about their rows. Raises
         :class:`InvalidParameter` for a numeric or datetime column, and what :meth:`sample` raises with each value as
         condition.
         """
-        at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
+        at, generator, count = self.schema.index(target), np.random.default_rng(seed), self._count(rows)
         column = self.schema.stored[at]
         if column.is_number:
             raise InvalidParameter(f"{target!r} is numeric or datetime; rows can be balanced only over a category")
@@ -317,6 +317,15 @@ class Synthesizer:
         redrawn = sum(part.redrawn * len(part.table) for part in parts) / count
         table = concatenate([part.table for part in parts]).take(generator.permutation(count))
         return self._frame(table, redrawn, generator)
+
+    def plot(self, column: str, rows: int = 10_000, seed: np.random.Generator | int | None = None) -> Any:
+        """Return the plot of a column of ``rows`` synthetic rows (:class:`~fedsynth.evaluation.plots.Plot`).
+
+        Raises :class:`SchemaError` for a column that the published table does not have.
+        """
+        generator = np.random.default_rng(seed)
+        table = publish(self.schema, with_numbers(self.sample_table(rows, generator), generator))
+        return named("fedsynth.evaluation.plots:synthetic_plot")(column, table)
 
     @property
     def unplaced(self) -> dict[str, float]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -53,6 +54,7 @@ __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 _Kind = TypeVar("_Kind")
 FORMAT = 1
 _RELATIONS = {"stored": StoredForm, "computed": ComputedForm}
+_SHOWN = 12  # values of a category that are named
 _MOST_CODES = 1 << 22  # values and bins of all columns: more would exhaust the memory before a row is read
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 _DRAFT = """\
@@ -272,6 +274,16 @@ class Schema:
             _columns([with_lists(entry, folder) for entry in file.column]), file.missing_values, file.draft, rules
         )
 
+    def _repr_html_(self) -> str:
+        lines = "".join(
+            f"<tr><td>{escape(column.name)}</td><td>{column.kind}</td><td>{escape(_domain(column))}</td></tr>"
+            for column in self.columns
+        )
+        rules = "".join(f"<li>{escape(str(rule))}</li>" for rule in self.rules)
+        draft = "<p><strong>A draft: its bounds and lists come from one site's rows.</strong></p>" * self.drafted
+        head = "<tr><th>column</th><th>type</th><th>values</th></tr>"
+        return f"{draft}<table>{head}{lines}</table>" + f"<ul>{rules}</ul>" * bool(rules)
+
     def save(self, path: Path | str) -> None:
         """Write the schema to a TOML file, which replaces an existing one only when it is complete."""
         write_whole(Path(path), self.to_toml())
@@ -289,6 +301,23 @@ class Schema:
             {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
         )
         return {**content, "column": [_entries(column) for column in columns]}
+
+
+def _domain(column: Column | Identifier) -> str:
+    """Return in words which values a column has, and how it follows from others."""
+    if isinstance(column, Identifier):
+        return f"generated, {column.form}"
+    if column.is_number:
+        ends = (end if isinstance(end, str) else f"{end:g}" for end in (column.low, column.high))
+        parts = [" to ".join(ends)]
+    else:
+        more = f" and {len(column.texts) - _SHOWN} more" if len(column.texts) > _SHOWN else ""
+        parts = [", ".join(column.texts[:_SHOWN]) + more]
+    parts += ["may be missing"] * column.missing
+    for key in ("stored", "computed"):
+        if form := getattr(column, key, None):
+            parts.append(f"{key}: {form.kind} of {', '.join(form.operands)}")
+    return "; ".join(parts)
 
 
 def _plain(column: Column) -> Column:
