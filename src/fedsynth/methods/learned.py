@@ -2,12 +2,13 @@
 
 A city determines its country, but nobody has the list. The tables of both columns of each such lookup are counted in
 one sum, before the method's own questions and for a share of the budget that the schema declares. A value leads to the
-one with which most of its noisy count lies, if it is ahead of the next one by :data:`CLEAR` standard deviations of the
-noise. What is found is a function of the released counts, so that its use has no further privacy cost.
+one with which most of its noisy count lies, if that is :data:`CLEAR` times as likely as any other, given the noise. What
+is found is a function of the released counts, so that its use has no further privacy cost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from fedsynth.schema.forms import Lookup
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
 
-CLEAR = 4.0  # standard deviations of the noise by which a value's result must be ahead of the next one
+CLEAR = 100.0  # odds, by likelihood, of a value's result against the next one
 
 Tables = Mapping[str, Mapping[str, str | int | bool]]
 """For each learned column, its value for each value of the finer column, as text, that clearly leads to one."""
@@ -56,11 +57,16 @@ def learn(federation: Federation) -> tuple[Federation, Tables]:
 
 
 def _leading(lookup: CoarseColumn, table: Floats, std: float) -> dict[str, str | int | bool]:
-    """Return the column's value for each value of the finer column in ``table`` (finer x coarse codes, in records)."""
+    """Return the column's value for each value of the finer column in ``table`` (finer x coarse codes, in records).
+
+    If all rows of a value have one result, and the other cells hold noise of variance s^2 alone, the likelihood of the
+    result with the noisy count n, at the best number of rows, is exp(n^2 / (2 s^2)) times that of no rows.
+    """
     assert not lookup.finer.is_number
     values, results = lookup.finer.labels, lookup.column.labels
     known = table[: len(values), : len(results)]
-    ascending = np.sort(np.column_stack([known, np.zeros(len(known))]), axis=1)
-    clear = np.flatnonzero(ascending[:, -1] - ascending[:, -2] >= CLEAR * max(std, EXACT_STD))
+    ascending = np.sort(np.maximum(np.column_stack([known, np.zeros(len(known))]), 0.0), axis=1)
+    odds = (ascending[:, -1] ** 2 - ascending[:, -2] ** 2) / (2 * max(std, EXACT_STD) ** 2)
+    clear = np.flatnonzero(odds >= math.log(CLEAR))
     best = known.argmax(axis=1)
     return {str(values[code]): results[best[code]] for code in clear}
