@@ -2,8 +2,8 @@
 
 A city determines its country, but nobody has the list. The tables of both columns of each such lookup are counted in
 one sum, before the method's own questions and for a share of the budget that the schema declares. A value leads to the
-one with which most of its noisy count lies, if that is :data:`CLEAR` times as likely as any other, given the noise. What
-is found is a function of the released counts, so that its use has no further privacy cost.
+one with which most of its noisy count lies, if that is :data:`CLEAR` times as likely as any other, given the noise.
+What is found is a function of the released counts, so that its use has no further privacy cost.
 """
 
 from __future__ import annotations
