@@ -63,6 +63,7 @@ _COMPUTE = {
 _SCHEMA = {
     "Commands": {
         "draft": ("cli.commands:schema_draft", "Draft a schema from one site's table, for editing."),
+        "merge": ("cli.commands:schema_merge", "Merge the schemas or outlines of several sites into one."),
         "check": ("cli.commands:schema_check", "Validate a table against a schema and list bad values."),
     }
 }
@@ -73,7 +74,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "example": ("cli.commands:example", "Write a table of made-up patients, to try commands with."),
         "schema": (
             _SCHEMA,
-            """Draft a schema, or check a table against it.
+            """Draft a schema, merge those of several sites, or check a table against it.
 
             A schema is agreed on by all sites. It lists the columns that every site's table has, with the kind and the
             bounds or categories of each.

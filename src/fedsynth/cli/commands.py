@@ -263,6 +263,7 @@ def schema_draft(
     records: Records | None = None,
     out: Path | None = None,
     sdv: Path | None = None,
+    outline: bool = False,
     json_: bool = False,
 ) -> None:
     """Draft a schema from one site's table, for editing.
@@ -277,6 +278,8 @@ def schema_draft(
 
       fedsynth schema draft patients.csv --sdv metadata.json --out draft.toml
 
+      fedsynth schema draft patients.csv --outline --out outline.toml
+
     Parameters
     ----------
     file
@@ -286,8 +289,12 @@ def schema_draft(
     sdv
         Metadata file (JSON) of the package SDV, from which the kinds of columns are taken. Without it, they are guessed
         from the values.
+    outline
+        Write names, kinds and units of the columns alone, to show to other sites: no values, bounds or counts. It is no
+        schema yet; `fedsynth schema merge` takes it.
     """
     from fedsynth.data.draft import draft_from_sdv, draft_schema
+    from fedsynth.data.merge import outline_toml
     from fedsynth.data.text_form import read_raw
 
     metadata = None if sdv is None else load_object(sdv, "SDV metadata")
@@ -295,12 +302,12 @@ def schema_draft(
     with shown(not json_) as progress:
         draft = draft_schema(frame, progress=progress) if metadata is None else draft_from_sdv(frame, metadata)
     draft = replace(draft, source=(*form, *draft.source))
-    text = draft.to_toml()
-    if out is not None:
-        if out.exists():
-            raise errors.FedsynthError(f"{out} exists and may have been edited by hand; choose another --out")
-        write_whole(out, text)
-    if json_:
+    text = outline_toml(draft.schema, draft.dates, draft.left_out) if outline else draft.to_toml()
+    _write_new(out, text)
+    if outline:  # beside it nothing else of the draft, which says more
+        many = errors.number_of(len(draft.schema.names), "column")
+        say(json_, {"outline": text}, text if out is None else f"{many} in {out}: names, kinds and units alone")
+    elif json_:
         left_out = list(draft.left_out)
         told = {"digest": draft.schema.digest, "notes": draft.notes, "left_out": left_out, "source": draft.source}
         print(json.dumps({"schema": text, **told}))
@@ -317,6 +324,65 @@ def schema_draft(
             f"\n{errors.number_of(len(draft.schema.names), 'column')} in {out}{rest}. This DRAFT is derived from rows: "
             "edit it before sharing."
         )
+
+
+def _write_new(out: Path | None, text: str) -> None:
+    if out is not None:
+        if out.exists():
+            raise errors.FedsynthError(f"{out} exists and may have been edited by hand; choose another --out")
+        write_whole(out, text)
+
+
+def schema_merge(files: tuple[Path, ...], /, *, out: Path | None = None, json_: bool = False) -> int | None:
+    """Merge the schemas or outlines of several sites into one.
+
+    The result has the columns of all. Each difference is a comment there: PROPOSED where it is settled, with how, and
+    DECIDE where a person has to choose; FILL IN marks what no file says. A column that a site lacks may be missing, and
+    the entry `absent` of that site's source file is printed. The result is a draft until its line draft = true is
+    deleted.
+
+    Of two files, of which one is a draft or an outline and the other is not, nothing is merged without --out: printed
+    is what the site of the former has to do to follow the latter, the agreed schema. Exit codes: 0 nothing is left to
+    do, 3 something is.
+
+    Examples:
+
+      fedsynth schema merge north.toml south.toml east.toml --out agreed.toml
+
+      fedsynth schema merge agreed.toml mine.toml
+
+    Parameters
+    ----------
+    files
+        Schema files or outlines (`fedsynth schema draft --outline`), two or more.
+    out
+        Schema file (TOML) to write; it must not exist yet. Without it, the result is printed.
+    """
+    from fedsynth.data.merge import Described, merge
+
+    given = [Described.load(file) for file in files]
+    compared = len(given) == 2 and out is None and given[0].is_agreed != given[1].is_agreed
+    made = merge(sorted(given, key=lambda file: not file.is_agreed) if compared else given, agreed=compared)
+    text = "" if made.agreed else made.to_toml()
+    _write_new(out, text)
+    if json_:
+        differences = [one._asdict() for one in made.differences]
+        print(json.dumps({"schema": text, "differences": differences, "source": made.sources, "fill": made.to_fill}))
+    elif out is None and not made.agreed:
+        print(text)
+    else:
+        for one in made.differences:
+            tell(f"{'DECIDE: ' if one.decide and not made.agreed else ''}{one}")
+        for name, lines in made.sources.items():
+            tell(f"source file of the site of {name}:")
+            for line in lines:
+                tell(f"    {line}")
+        if made.agreed:
+            tell(f"\n{'nothing' if made.is_decided else 'this'} is to be done to follow {made.agreed}")
+        else:
+            left = sum(one.decide for one in made.differences) + len(made.to_fill)
+            tell(f"\n{errors.number_of(len(made.columns), 'column')} in {out}, {left or 'none'} to decide or fill in")
+    return None if made.is_decided else 3
 
 
 def schema_check(file: str, /, *, schema: Path, records: Records | None = None, json_: bool = False) -> int | None:

@@ -86,14 +86,15 @@ class Draft:
     """A schema proposed from one site's rows, for a person to edit before it is shared.
 
     ``notes`` are sentences for its editor by column, including columns that were left out; they state facts about rows,
-    as the schema does. ``entries`` are lines by column that may be pasted in place of the column's own, and ``source``
-    the lines of a source file that reads the file's form.
+    as the schema does. ``entries`` are lines by column that may be pasted in place of the column's own, ``source`` the
+    lines of a source file that reads the file's form, and ``dates`` the forms of times that are not ISO 8601.
     """
 
     schema: Schema
     notes: dict[str, list[str]]
     entries: dict[str, list[str]] = field(default_factory=dict)
     source: tuple[str, ...] = ()
+    dates: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def left_out(self) -> dict[str, list[str]]:
@@ -169,7 +170,12 @@ def draft_schema(
             "no column of the file can be modelled: all look empty, rare, like identifiers or like free text; write "
             "the schema by hand (docs/schema.md)"
         )
-    return Draft(Schema(tuple(columns), drafted=True), notes, entries, tuple(_source_lines(source, skip)))
+    declared = tuple(_source_lines(source, skip))
+    return Draft(Schema(tuple(columns), drafted=True), notes, entries, declared, _dates(source))
+
+
+def _dates(source: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    return {name: own["dates"].strip('"') for name, own in source.items() if "dates" in own}
 
 
 def _source_lines(source: Mapping[str, Mapping[str, str]], skip: Mapping[str, list[str]]) -> list[str]:
@@ -223,7 +229,8 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, rare: in
         raise SchemaError(
             "according to the metadata, no column of the file can be modelled; give some of them another sdtype"
         )
-    return Draft(Schema(tuple(columns), drafted=True), notes, entries, tuple(_source_lines(source, {})))
+    lines = tuple(_source_lines(source, {}))
+    return Draft(Schema(tuple(columns), drafted=True), notes, entries, lines, _dates(source))
 
 
 def _as_kind(name: str, kind: str, form: str | None, values: pd.Series[Any], rare: int) -> Found | str:

@@ -316,7 +316,7 @@ def _set_apart(found: Found, cells: Cells, odd: NDArray[np.bool_], rare: int) ->
 def one_line(value: Any) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {one_line(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{key_of(key)} = {one_line(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(one_line, value))}]"
     if isinstance(value, bool):

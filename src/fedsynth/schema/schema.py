@@ -53,6 +53,8 @@ __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
 _Kind = TypeVar("_Kind")
 FORMAT = 1
+OUTLINE = "fedsynth_outline"
+"""The entry that marks an outline (:mod:`fedsynth.data.merge`), in place of ``fedsynth_schema``."""
 _RELATIONS = {"stored": StoredForm, "computed": ComputedForm}
 _SHOWN = 12  # values of a category that are named
 _MOST_CODES = 1 << 22  # values and bins of all columns: more would exhaust the memory before a row is read
@@ -246,12 +248,8 @@ class Schema:
         columns = content.pop("column")
         head = tomli_w.dumps({"fedsynth_schema": FORMAT, **content})
         blocks = [head + (_DRAFT + "draft = true\n" if self.drafted else "")]
-        for column in columns:
-            remarks = "".join(f"# {line}\n" for line in (comments or {}).get(column["name"], ()))
-            relations = _lines({key: column.pop(key) for key in ("stored", "computed") if key in column})
-            blocks.append(f"[[column]]\n{remarks}{tomli_w.dumps(column)}{relations}")
-        blocks += [f"[[rule]]\n{_lines(_entries(rule))}" for rule in self.rules]
-        return "\n".join(blocks)
+        blocks += [column_block(column, (comments or {}).get(column["name"], ())) for column in columns]
+        return "\n".join([*blocks, *(rule_block(entries_of(rule)) for rule in self.rules)])
 
     @classmethod
     def from_toml(cls, text: str, folder: Path | None = None) -> Schema:
@@ -263,6 +261,11 @@ class Schema:
             content = parse_toml(text, "the schema")
         except FedsynthError as error:
             raise SchemaError(str(error)) from error
+        if OUTLINE in content:
+            raise SchemaError(
+                "this is an outline, which says neither bounds nor values, and no schema; merge it with those of the "
+                "other sites (fedsynth schema merge), fill in the marked lines, and use the merged file"
+            )
         if content.pop("fedsynth_schema", None) != FORMAT:
             raise SchemaError(
                 f"the file lacks fedsynth_schema = {FORMAT} and is not a schema of this version; if it is a schema, "
@@ -300,7 +303,7 @@ class Schema:
         content: dict[str, Any] = (
             {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
         )
-        return {**content, "column": [_entries(column) for column in columns]}
+        return {**content, "column": [entries_of(column) for column in columns]}
 
 
 def _domain(column: Column | Identifier) -> str:
@@ -326,16 +329,37 @@ def _plain(column: Column) -> Column:
     return msgspec.structs.replace(column, **forms)
 
 
-def _entries(declared: Column | Identifier | Rule) -> dict[str, Any]:
-    """Return a struct of the schema as the entries of a TOML file, without its defaults."""
+def entries_of(declared: Column | Identifier | Rule, *, defaults: bool = False) -> dict[str, Any]:
+    """Return a struct of the schema as the entries of a TOML file, with or without its ``defaults``."""
     name = {"name": declared.name} if not isinstance(declared, Rule) else {}
     content = {**name, **msgspec.to_builtins(declared, enc_hook=float)}  # doubles of NumPy are no float to msgspec
     for key in ("stored", "computed"):
         if content.get(key):
             del content[key]["relation"]  # the key of its operands says the same
-    optional = reversed(declared.__struct_encode_fields__)
-    defaults = dict(zip(optional, reversed(declared.__struct_defaults__), strict=False))  # those of the last entries
-    return {key: value for key, value in content.items() if value is not None and value != defaults.get(key)}
+    return content if defaults else without_defaults(type(declared), content)
+
+
+def without_defaults(kind: type[msgspec.Struct], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a struct of this kind that differ from its defaults."""
+    optional = reversed(kind.__struct_encode_fields__)
+    usual = dict(zip(optional, reversed(kind.__struct_defaults__), strict=False))  # those of the last entries
+    return {key: value for key, value in content.items() if value is not None and value != usual.get(key)}
+
+
+def column_block(entries: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Return a ``[[column]]`` as TOML, with comment lines before its ``entries`` and relations on one line."""
+    plain = {key: value for key, value in entries.items() if key not in _RELATIONS}
+    relations = _lines({key: entries[key] for key in _RELATIONS if key in entries})
+    return f"[[column]]\n{_remarks(comments)}{tomli_w.dumps(plain)}{relations}"
+
+
+def rule_block(entries: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Return a ``[[rule]]`` as TOML, with comment lines before its ``entries``."""
+    return f"[[rule]]\n{_remarks(comments)}{_lines(entries)}"
+
+
+def _remarks(comments: Sequence[str]) -> str:
+    return "".join(f"# {line}\n" for line in comments)
 
 
 def _lines(entries: Mapping[str, Any]) -> str:
@@ -407,6 +431,10 @@ def _by_tag(union: Any) -> dict[str, Any]:
     return {kind.__struct_config__.tag: kind for kind in members(union)}
 
 
+KINDS: Mapping[str, type[Column | Identifier]] = _by_tag(Column | Identifier)
+"""The structs of columns by their entry ``type``."""
+
+
 def _columns(entries: Sequence[dict[str, Any]]) -> tuple[Column | Identifier, ...]:
     """Return the columns, unless they, or their bins, are too many for any run."""
     if len(entries) > MOST_COLUMNS:
@@ -429,14 +457,13 @@ def _column(entry: dict[str, Any]) -> Column | Identifier:
     name = entry.get("name")
     if not isinstance(name, str):
         raise SchemaError('a column has no name; every [[column]] needs name = "..."')
-    kinds = _by_tag(Column | Identifier)
-    if (kind := entry.get("type")) not in list(kinds):
-        raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), kinds)}")
+    if (kind := entry.get("type")) not in list(KINDS):
+        raise SchemaError(f"column {name!r} has type = {kind!r}; {nearest(str(kind), KINDS)}")
     try:
         relations = {key: _relation(union, key, entry[key]) for key, union in _RELATIONS.items() if key in entry}
     except SchemaError as error:
         raise SchemaError(f"column {name!r}: {error}") from error
-    column: Column | Identifier = _read(kinds[kind], {**entry, **relations}, f"column {name!r}")
+    column: Column | Identifier = _read(KINDS[kind], {**entry, **relations}, f"column {name!r}")
     if isinstance(column, Numeric) and not sound_bounds(column.low, column.high):
         raise SchemaError(
             f"column {name!r} has bounds [{column.low:g}, {column.high:g}], which computations cannot handle: their "
