@@ -97,9 +97,11 @@ def encode_column(schema: Schema, column: Column, frame: pd.DataFrame) -> Encode
     Raises :class:`SchemaError` if the frame lacks the column, or has several of its name.
     """
     if column.name not in frame.columns:
+        known = f"the table has {', '.join(map(str, frame.columns))}"
+        unknown = f"if nobody knows its values here, df[{column.name!r}] = None says so"
         raise SchemaError(
-            f"column {column.name!r} is missing; add it to the table, or remove it from the schema "
-            f"(the table has {', '.join(map(str, frame.columns))})"
+            f"column {column.name!r} is missing; add it to the table, or remove it from the schema; {unknown}"
+            f"{'' if column.missing else ', where the schema says missing = true of it'} ({known})"
         )
     values = frame[column.name]
     if values.ndim > 1:

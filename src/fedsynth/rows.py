@@ -119,8 +119,11 @@ def absent_columns(source: str, names: Sequence[str], wanted: Iterable[str]) -> 
             f"{', ...' * (len(absent) > _LISTED)}), and cannot be used; give the file that the schema describes, or "
             f"the schema of this file ({listed(names, 'it has')})"
         )
+    if not absent:
+        return ""
     return (
-        f"{source} lacks the columns {absent}; add them to the table, or remove them from the schema" if absent else ""
+        f"{source} lacks the columns {absent}; add them to the table, or remove them from the schema. Columns that the "
+        "schema lets be missing (missing = true) may be declared absent in a source file, or be NULL in a view"
     )
 
 

@@ -375,8 +375,7 @@ def schema_merge(files: tuple[Path, ...], /, *, out: Path | None = None, json_: 
             tell(f"{'DECIDE: ' if one.decide and not made.agreed else ''}{one}")
         for name, lines in made.sources.items():
             tell(f"source file of the site of {name}:")
-            for line in lines:
-                tell(f"    {line}")
+            print("\n".join(f"    {line}" for line in lines))  # whole, to be pasted
         if made.agreed:
             tell(f"\n{'nothing' if made.is_decided else 'this'} is to be done to follow {made.agreed}")
         else:

@@ -32,6 +32,7 @@ _STEPS = ("us", "ms", "s", "min", "h", "D")
 _RULE = "rule {}"
 _WIDER = 10  # times: bounds so much wider than others may be in another unit
 _WORD = 6  # letters from which on a letter or two are a slip
+_LIKE_NAMES, _LIKE_VALUES = 85, 90  # per cent of equal letters
 _COMPARED = 200  # names or values that only one side has, among which similar ones are looked for
 _HEAD = """\
 # An outline: names, kinds and units of columns, without any value, bound or count. It is no schema; merge it with those
@@ -69,6 +70,10 @@ def outline_toml(schema: Schema, dates: Mapping[str, str], left_out: Iterable[st
         columns.append(kept | ({"form": dates[column.name]} if column.name in dates else {}))
     head = "".join(f"# left out: {printable(name)}\n" for name in left_out)
     return "\n".join([f"{_HEAD}{head}{OUTLINE} = 1\n", *map(column_block, columns)])
+
+
+_Settle = Callable[[str, str, Any, "Merged"], Any]
+"""Returns one value from those of several files, from a column's name and key, and notes the difference."""
 
 
 @dataclass(frozen=True)
@@ -120,15 +125,15 @@ class Described:
             return [names.get(one, one) for one in value] if many else names.get(value, value)
 
         def relation(entries: Entries | None) -> Entries | None:
-            return entries and {key: named(value) if key in _OPERANDS else value for key, value in entries.items()}
+            if entries is None:
+                return None
+            return {key: named(value) if key in _OPERANDS else value for key, value in entries.items()}
 
         columns = {}
         for name, entries in self.columns.items():
-            columns[names.get(name, name)] = {
-                **entries,
-                "name": names.get(name, name),
-                **{key: relation(entries[key]) for key in ("stored", "computed") if key in entries},
-            }
+            renamed: Entries = {**entries, "name": named(name)}
+            renamed.update({key: relation(entries[key]) for key in ("stored", "computed") if key in entries})
+            columns[renamed["name"]] = renamed
         rules = tuple({"never": {named(name): of for name, of in rule["never"].items()}} for rule in self.rules)
         return replace(self, columns=columns, rules=rules)
 
@@ -160,8 +165,8 @@ class Merged:
     """The result of :func:`merge`.
 
     ``columns`` and ``rules`` are entries of the merged schema, ``absent`` the columns that the site of each file lacks,
-    and ``renamed`` the names that it has for columns, by the merged ones. ``to_fill`` are the entries that no file
-    says, by column. With ``agreed``, the name of the schema that all the others follow, this is a comparison.
+    and ``forms`` the entries of columns for its source file. ``to_fill`` are the entries that no file says, by column.
+    With ``agreed``, the name of the schema that all the others follow, this is a comparison.
     """
 
     files: Sequence[Described]
@@ -171,7 +176,7 @@ class Merged:
     missing_values: tuple[str, ...] = MISSING
     differences: list[Difference] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
-    renamed: dict[str, dict[str, str]] = field(default_factory=dict)
+    forms: dict[str, dict[str, Entries]] = field(default_factory=dict)
     to_fill: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -186,14 +191,18 @@ class Merged:
         if remedy := remedies[bool(self.agreed)]:
             self.differences.append(Difference(where, what, remedy, decide, tuple(lines)))
 
+    def declare(self, file: str, name: str, key: str, entry: Any) -> None:
+        """Add an entry of a column to the source file of the site of ``file``."""
+        self.forms.setdefault(file, {}).setdefault(name, {})[key] = entry
+
     @property
     def sources(self) -> dict[str, list[str]]:
         """The lines of each site's source file, by the name of the site's schema or outline."""
         found: dict[str, list[str]] = {}
         for file in self.files:
             lines = [f"absent = {one_line(self.absent[file.name])}"] if file.name in self.absent else []
-            for name, own in self.renamed.get(file.name, {}).items():
-                lines += [f"[column.{key_of(name)}]", f"from = {one_line(own)}"]
+            for name, form in self.forms.get(file.name, {}).items():
+                lines += [f"[column.{key_of(name)}]", *(f"{key} = {one_line(own)}" for key, own in form.items())]
             if lines:
                 found[file.name] = lines
         return found
@@ -202,14 +211,12 @@ class Merged:
         """Return the merged schema as TOML, a draft with a comment at each difference, unless nothing is to be said."""
         listing = {} if self.missing_values == MISSING else {"missing_values": list(self.missing_values)}
         head = tomli_w.dumps({"fedsynth_schema": FORMAT, **listing})
-        rough = [file.name for file in self.files if file.drafted]
-        if rough or self.differences or self.to_fill:
+        if self.differences or self.to_fill:
             said = [f"Merged from {', '.join(file.name for file in self.files)}."]
             said += [
                 "Lines marked DECIDE and FILL IN are for the sites to settle; those marked PROPOSED were settled by"
             ]
             said += ["fedsynth: read them. Then delete these comments, and the line draft = true."]
-            said += [f"{name} is a draft: its bounds and lists are facts about rows. Replace them." for name in rough]
             said += self._comments("")
             for name, lines in self.sources.items():
                 said += [f"In the source file of the site of {name}:", *(f"    {line}" for line in lines)]
@@ -240,6 +247,10 @@ def merge(files: Sequence[Described], *, agreed: bool = False) -> Merged:
     if len(files) < 2 or len({file.name for file in files}) < len(files):
         raise InvalidParameter("give two or more different files: schemas or outlines")
     made = Merged(files, files[0].name if agreed else "")
+    for file in files:
+        if file.drafted:
+            what = f"{file.name} is a draft, whose bounds and lists are facts about rows"
+            made.note("", what, ("replace them by public facts before other sites see them", ""), decide=True)
     files = _with_common_names(files, made)
     for name in dict.fromkeys(name for file in files for name in file.columns):
         given = {file.name: file.columns[name] for file in files if name in file.columns}
@@ -275,11 +286,11 @@ def _with_common_names(files: Sequence[Described], made: Merged) -> list[Describ
         names = {own: name for own, name in other.items() if own != name and name not in file.columns}
         for own, name in names.items():
             what = f"{file.name} calls it {own!r}"
-            made.note(name, what, ("one column, whose name there the source file says",) * 2)
-            made.renamed.setdefault(file.name, {})[name] = own
+            made.note(name, what, ("one column, whose name there is from in the source file",) * 2)
+            made.declare(file.name, name, "from", own)
         found.append(file.renamed(names))
         known |= {_plain(name): name for name in found[-1].columns if _plain(name) not in known}
-    for one, other in _similar([tuple(file.columns) for file in found], 85):
+    for one, other in _similar([tuple(file.columns) for file in found], _LIKE_NAMES):
         what = f"looks like {one!r}, and no file has both"
         remedy = f"one column? Then delete this one, and declare [column.{key_of(one)}] from = {one_line(other)}"
         made.note(other, what, (remedy + " in the source file of the sites that have it",) * 2, decide=True)
@@ -325,7 +336,9 @@ def _lacking(name: str, without: Sequence[str], made: Merged) -> None:
     what = f"{' and '.join(without)} {'lacks' if len(without) == 1 else 'lack'} it"
     agreed = "say which column holds it (from), or declare it absent"
     agreed += "" if entries.get("missing") else ", for which all sites have to agree on missing = true"
-    made.note(name, what, ("missing = true is written, and absent for their source files; or leave it out", agreed))
+    made.note(
+        name, what, ("missing = true is written, and absent for the source file there; or leave the column out", agreed)
+    )
     for file in without:
         made.absent.setdefault(file, []).append(name)
     if not made.agreed:
@@ -350,7 +363,8 @@ def _column(name: str, given: Mapping[str, Entries], made: Merged) -> Entries:
         said = {file: entries[key] for file, entries in same.items() if key in entries}
         merged[key] = next(iter(said.values()))
         if _distinct(said.values()) > 1 and key not in ("low", "high", "edges", "integer", "decimals"):
-            merged[key] = _SETTLED.get(key, _first)(name, key, said, made)
+            settle: _Settle = _SETTLED.get(key, _first)
+            merged[key] = settle(name, key, said, made)
     _numbers(name, same, merged, made)
     if merged.get("unknown") == "other":
         merged["values"] = [str(value) for value in merged["values"]]
@@ -368,22 +382,33 @@ def _first(name: str, key: str, said: Mapping[str, Any], made: Merged) -> Any:
 
 
 def _values(name: str, _: str, said: Mapping[str, Sequence[Any]], made: Merged) -> list[Any]:
+    """Return all values, those that differ in capitals, spaces and signs alone by their first spelling."""
     texts = any(isinstance(value, str) for values in said.values() for value in values)
     lists = {file: [str(value) if texts else value for value in values] for file, values in said.items()}
-    own = {
-        file: [value for value in values if any(value not in few for few in lists.values())]
-        for file, values in lists.items()
-        if file != made.agreed
-    }
-    what = "; ".join(f"not all have {_many(values)} of {file}" for file, values in own.items() if values)
-    agreed = "recode them, or leave them to the agreed column's entry unknown" if what else ""
-    made.note(name, what or "values are in another order", ("all are written", agreed), decide=not what)
-    for one, other in _similar(list(lists.values()), 90):
+    alike = _similar(list(lists.values()), _LIKE_VALUES)
+    same = {other: one for one, other in reversed(alike) if _plain(one) == _plain(other)}
+    for file, values in lists.items():
+        if recode := {value: same[value] for value in values if value in same}:
+            what = f"{file} spells {_many(list(recode.values()))} as {_many(list(recode))}"
+            made.note(name, what, ("one value each, which recode in the source file says",) * 2)
+            made.declare(file, name, "recode", recode)
+    spelled = {file: [same.get(value, value) for value in values] for file, values in lists.items()}
+    every = list(dict.fromkeys(value for values in spelled.values() for value in values))
+    groups: dict[str, list[Any]] = {}
+    for value in every:
+        having = [file for file, values in spelled.items() if value in values]
+        if len(having) < len(spelled) and having != [made.agreed]:
+            groups.setdefault(" and ".join(having), []).append(value)
+    if what := "; ".join(f"only {files} has {_many(values)}" for files, values in groups.items()):
+        made.note(name, what, ("all are written", "recode them, or leave them to the agreed column's entry unknown"))
+    elif not same:
+        made.note(name, "values are in another order", ("that of the first file is written", ""))
+    for one, other in (pair for pair in alike if pair[1] not in same):
         remedy = (
             f"one value? Then keep one, and where the rows have {other!r} declare recode = {one_line({other: one})}"
         )
         made.note(name, f"{one!r} and {other!r} look alike, and no file has both", (remedy,) * 2, decide=True)
-    return list(dict.fromkeys(value for values in lists.values() for value in values))
+    return every
 
 
 def _many(values: Sequence[Any]) -> str:
@@ -424,7 +449,7 @@ def _stored(name: str, key: str, said: Mapping[str, Entries | None], made: Merge
     return {**every[0], "lower": min(one["lower"] for one in every), "upper": max(one["upper"] for one in every)}
 
 
-_SETTLED: Mapping[str, Callable[[str, str, Any, Merged], Any]] = {
+_SETTLED: Mapping[str, _Settle] = {
     "values": _values,
     "missing": _missing,
     "unknown": _unknown,
@@ -464,12 +489,12 @@ def _numbers(name: str, given: Mapping[str, Entries], merged: Entries, made: Mer
             beyond = made.agreed and (min(lows.values()), max(highs.values())) != ends[made.agreed]
             agreed = "what lies beyond the agreed ones is clipped, or left out" if beyond else ""
             made.note(name, what, ("the widest are written", agreed))
-    edges = [edge for one in bounded.values() for edge in one["edges"] or ()]
+    edges = [edge for one in bounded.values() for edge in one["edges"] or ()]  # floats, or times as texts
     if edges:
         order = {
             _ends({**merged, "low": edge, "high": edge})[0]: edge for edge in [*edges, merged["low"], merged["high"]]
         }
-        merged["edges"] = [order[at] for at in sorted(order)]
+        merged["edges"] = [order[at] if merged["type"] == "datetime" else at for at in sorted(order)]
         if _distinct(tuple(one["edges"] or ()) for one in bounded.values()) > 1:
             made.note(name, "edges of bins differ", ("all are written", ""))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Annotated, Literal, NamedTuple
 
@@ -301,8 +301,11 @@ def card_html(card: ModelCard) -> str:
     return "".join(parts)
 
 
-def card_markdown(card: ModelCard, rows: int, table: str) -> str:
-    """Return a card as a page in Markdown that goes with ``rows`` synthetic rows in the file ``table``."""
+def card_markdown(card: ModelCard, rows: int, table: str, missing: Mapping[str, float] | None = None) -> str:
+    """Return a card as a page in Markdown that goes with ``rows`` synthetic rows in the file ``table``.
+
+    ``missing`` has the share of missing values (0 to 1) in these rows, by column, of columns that may have some.
+    """
     parts = [
         "# About this synthetic table",
         _marked(
@@ -312,7 +315,7 @@ def card_markdown(card: ModelCard, rows: int, table: str) -> str:
             "so it does not say how close the table is to the real rows."
         ),
     ]
-    for title, items in card_sections(card):
+    for title, items in [*card_sections(card), *([_missing(missing)] if missing else [])]:
         lines = [f"- **{_marked(name)}**: {_marked(text)}" if name else _marked(text) for name, text in items]
         listed = any(name for name, _ in items)
         parts += [f"## {title}", ("\n" if listed else "\n\n").join(lines)]
@@ -322,6 +325,19 @@ def card_markdown(card: ModelCard, rows: int, table: str) -> str:
         "absent here may have been lost. No statement about one person follows from this table.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _missing(shares: Mapping[str, float]) -> Section:
+    """Return the section on missing values, which a site without the column has in every row."""
+    most = sorted(shares, key=lambda name: -shares[name])
+    items = [(printable(name), f"missing in {100 * shares[name]:.1f} % of the rows") for name in most[:_SHOWN]]
+    more = [("and more", f"{len(most) - _SHOWN} columns that may have missing values")] if len(most) > _SHOWN else []
+    said = (
+        "a record without a value, or a site that does not record the column: it may declare the column absent, and all "
+        "its rows are then missing in it. This page cannot tell which, as such a declaration never leaves the site. "
+        "Relations of the column are those of the rows that have it, and noise weighs more on these"
+    )
+    return Section("What missing values stand for", (*items, *more, ("how to read them", said)))
 
 
 def certainty_text(certainty: float, unknown: str) -> str:

@@ -254,7 +254,9 @@ class RunFolder:
         from fedsynth.models.card import card_markdown
 
         write_frame(synthetic, table := self.path / f"synthetic.{job.format}")
-        write_whole(self.about_file, card_markdown(synthesizer.card, len(synthetic), table.name))
+        open_to = [column.name for column in federation.schema.columns if getattr(column, "missing", False)]
+        missing = {name: float(synthetic[name].isna().mean()) for name in open_to}
+        write_whole(self.about_file, card_markdown(synthesizer.card, len(synthetic), table.name, missing))
         if job.spreadsheet_safe:
             write_frame(spreadsheet_safe(synthetic), self.path / "synthetic-spreadsheet.csv")
         synthesizer.save(self.model_file)

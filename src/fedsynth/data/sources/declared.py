@@ -9,7 +9,7 @@ other table that are about its person; whoever uses the rows must then protect t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,14 +127,27 @@ class DeclaredRows:
         return found
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return nothing for files; for an address, what it says of the columns that are not renamed."""
-        return self.bases[0].unfit([one for one in columns if one.name not in self.told.column])
+        """Return what keeps columns from being read: absent ones that may not be missing, and types of an address."""
+        here = [one for one in columns if one.name not in (*self.told.column, *self.told.absent)]
+        return {**self.bases[0].unfit(here), **{one.name: self._not_admitted(one) for one in self._refused(columns)}}
+
+    def _refused(self, columns: Iterable[Column | None]) -> list[Column]:
+        """Return the absent ones among a schema's columns that the schema does not let be missing."""
+        return [one for one in columns if one is not None and one.name in self.told.absent and not one.missing]
+
+    def _not_admitted(self, column: Column) -> str:
+        return (
+            f"{self.name} declares the column {column.name!r} absent, but the schema does not let it be missing: have "
+            "all sites agree on missing = true for it, or say which column of the file holds it (from) in place of absent"
+        )
 
     def require(self, wanted: Mapping[str, Column | None]) -> None:
         """Raise an error unless the files open and have what the ``wanted`` columns are read from."""
         if absent := absent_columns(self.name, self.columns(), wanted):
             raise SchemaError(absent)
         self._sources(list(wanted))
+        if refused := self._refused(wanted.values()):
+            raise SchemaError(self._not_admitted(refused[0]))
         if any(not isinstance(base, RowFile) for base in self.bases):
             told = self.told
             plain = SourceFile(data=told.data, column={n: SourceColumn(from_=c.from_) for n, c in told.column.items()})
