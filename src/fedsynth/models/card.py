@@ -333,8 +333,8 @@ def _missing(shares: Mapping[str, float]) -> Section:
     items = [(printable(name), f"missing in {100 * shares[name]:.1f} % of the rows") for name in most[:_SHOWN]]
     more = [("and more", f"{len(most) - _SHOWN} columns that may have missing values")] if len(most) > _SHOWN else []
     said = (
-        "a record without a value, or a site that does not record the column: it may declare the column absent, and all "
-        "its rows are then missing in it. This page cannot tell which, as such a declaration never leaves the site. "
+        "a record without a value, or a site that does not record the column: it may declare the column absent, and "
+        "all its rows are then missing in it. This page cannot tell which: such a declaration never leaves the site. "
         "Relations of the column are those of the rows that have it, and noise weighs more on these"
     )
     return Section("What missing values stand for", (*items, *more, ("how to read them", said)))

@@ -138,7 +138,7 @@ class DeclaredRows:
     def _not_admitted(self, column: Column) -> str:
         return (
             f"{self.name} declares the column {column.name!r} absent, but the schema does not let it be missing: have "
-            "all sites agree on missing = true for it, or say which column of the file holds it (from) in place of absent"
+            "all sites agree on missing = true for it, or say which column of the file holds it (from) instead"
         )
 
     def require(self, wanted: Mapping[str, Column | None]) -> None:
