@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -1399,6 +1400,23 @@ def test_a_site_with_a_source_file_reads_its_rows_as_one_without(tmp_path):
 def test_source_files_that_a_site_refuses(tmp_path, source, told, message):
     with pytest.raises(FedsynthError, match=message):
         declared_site(tmp_path / "site", told, **source)
+
+
+def test_a_site_without_a_column_answers_with_missing_values(tmp_path):
+    """A site finds out before it is charged whether the schema lets the column be missing."""
+    config = declared_site(tmp_path / "site", 'data = "rows.csv"\nabsent = ["c1"]\n')
+    (config.folder / "rows.csv").write_text("c0,c2,c3\n" + "v0,v1,v2\nv1,v0,v0\n" * 20)
+    assert ask(config).code != "answered"
+    assert open_account(config).spent("run").rho == 0
+    found = {one.name: one for one in check_site(config)}["rows"]
+    assert (found.state, found.code) == ("failure", 3)
+    assert "have all sites agree on missing = true for it, or say which column of the file holds it" in found.found
+    columns = [msgspec.structs.replace(one, missing=one.name == "c1") for one in SCHEMA.stored]
+    agreed = Schema(tuple(columns))
+    agreed.save(config.schema)
+    assert {one.name: one.state for one in check_site(load_site_config(config.folder))}["rows"] == "ok"
+    table = load_rows(load_site_config(config.folder), agreed, bytes(32))
+    assert (len(table), set(table.codes[1].tolist())) == (40, {agreed.sizes[1] - 1})
 
 
 def test_site_check_refuses_cells_that_can_be_read_in_two_ways(tmp_path):
