@@ -89,6 +89,11 @@ def measure(method: str, lacking: int, seed: int) -> dict[str, object]:
     }
 
 
+def told(values: pd.Series[float]) -> str:
+    """Return the mean and the standard deviation as text."""
+    return f"{values.mean():.4f} ± {values.std():.4f}" if values.notna().all() else ""
+
+
 def main() -> None:
     """Run all methods and write a line for each run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -102,7 +107,7 @@ def main() -> None:
         print(found[-1], flush=True)
     frame = pd.DataFrame(found)
     groups = frame.groupby(["method", "trust", "absent"], sort=False)[["pairs", "touched", "missing"]]
-    shown = groups.agg(lambda values: f"{values.mean():.4f} ± {values.std():.4f}" if values.notna().all() else "")
+    shown = groups.agg(told)
     shown.reset_index().rename(columns=HEADER).to_csv(given.out, index=False, lineterminator="\n")
     print(given.out.read_text(encoding="utf-8"))
 

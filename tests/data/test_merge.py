@@ -361,12 +361,12 @@ def test_a_site_compares_its_draft_with_what_was_agreed(tmp_path):
     made = merge(written(tmp_path, agreed=agreed, mine=mine), agreed=True)
     assert not any("bins" in line or line.startswith("rule") for line in said(made))
     assert [line.removeprefix("! ") for line in said(made)] == [
-        "sex: mine calls it 'Sex'; one column, whose name there is from in the source file",
+        "sex: mine calls it 'Sex'; one column, which the source file there renames (from)",
         "age: missing = false (agreed), true (mine); rows with a missing value are left out; agree on missing = true "
         "to keep them",
         "weight: bounds 0.0 to 300.0 (agreed), 20.0 to 310.0 (mine); what lies beyond the agreed ones is clipped, or "
         "left out",
-        "sex: mine spells 'f' as 'F'; one value each, which recode in the source file says",
+        "sex: mine spells 'f' as 'F'; one value each, which the source file there brings together (recode)",
         "sex: only mine has 'x'; recode them, or leave them to the agreed column's entry unknown",
         "smoker: mine lacks it; say which column holds it (from), or declare it absent",
         "asthma: mine lacks it; say which column holds it (from), or declare it absent, for which all sites have to "

@@ -286,7 +286,7 @@ def _with_common_names(files: Sequence[Described], made: Merged) -> list[Describ
         names = {own: name for own, name in other.items() if own != name and name not in file.columns}
         for own, name in names.items():
             what = f"{file.name} calls it {own!r}"
-            made.note(name, what, ("one column, whose name there is from in the source file",) * 2)
+            made.note(name, what, ("one column, which the source file there renames (from)",) * 2)
             made.declare(file.name, name, "from", own)
         found.append(file.renamed(names))
         known |= {_plain(name): name for name in found[-1].columns if _plain(name) not in known}
@@ -336,9 +336,7 @@ def _lacking(name: str, without: Sequence[str], made: Merged) -> None:
     what = f"{' and '.join(without)} {'lacks' if len(without) == 1 else 'lack'} it"
     agreed = "say which column holds it (from), or declare it absent"
     agreed += "" if entries.get("missing") else ", for which all sites have to agree on missing = true"
-    made.note(
-        name, what, ("missing = true is written, and absent for the source file there; or leave the column out", agreed)
-    )
+    made.note(name, what, ("missing = true is written, and absent for the source file there; or leave it out", agreed))
     for file in without:
         made.absent.setdefault(file, []).append(name)
     if not made.agreed:
@@ -390,7 +388,7 @@ def _values(name: str, _: str, said: Mapping[str, Sequence[Any]], made: Merged) 
     for file, values in lists.items():
         if recode := {value: same[value] for value in values if value in same}:
             what = f"{file} spells {_many(list(recode.values()))} as {_many(list(recode))}"
-            made.note(name, what, ("one value each, which recode in the source file says",) * 2)
+            made.note(name, what, ("one value each, which the source file there brings together (recode)",) * 2)
             made.declare(file, name, "recode", recode)
     spelled = {file: [same.get(value, value) for value in values] for file, values in lists.items()}
     every = list(dict.fromkeys(value for values in spelled.values() for value in values))

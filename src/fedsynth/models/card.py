@@ -335,7 +335,7 @@ def _missing(shares: Mapping[str, float]) -> Section:
     said = (
         "a record without a value, or a site that does not record the column: it may declare the column absent, and "
         "all its rows are then missing in it. This page cannot tell which: such a declaration never leaves the site. "
-        "Relations of the column are those of the rows that have it, and noise weighs more on these"
+        "Relations of the column are those of the rows that have it, and noise weighs more on these."
     )
     return Section("What missing values stand for", (*items, *more, ("how to read them", said)))
 
