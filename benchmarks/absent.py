@@ -29,7 +29,16 @@ from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.site import SecureSum
 
-COLUMNS = ("age", "workclass", "education-num", "marital-status", "occupation", "relationship", "race", "sex")
+COLUMNS: tuple[str, ...] = (
+    "age",
+    "workclass",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+)
 COLUMNS += ("hours-per-week", "income>50K")
 TRUSTS: dict[str, type[Trust]] = {"secure": SecureSum, "trusted": TrustedServer}
 METHODS = {"auto": "secure", "oneshot": "secure", "fedchowliu": "secure", "aim": "trusted"}
