@@ -328,7 +328,8 @@ def _similar(lists: Sequence[Sequence[Any]], least: float) -> list[tuple[Any, An
 def _lacking(name: str, without: Sequence[str], made: Merged) -> None:
     """Let a column be missing at the sites that lack it; sites never have identifiers and computed columns."""
     entries = made.columns[name]
-    if not without or entries["type"] == "id" or entries.get("computed"):
+    form = entries.get("computed")
+    if not without or entries["type"] == "id" or (form and "learned" not in form):  # a learned table needs the rows
         return
     if made.agreed in without:
         made.note(name, f"{made.agreed} does not have it", ("", "a run ignores it"))
