@@ -8,9 +8,11 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 import pytest
+from tests.command import invoke
 from tests.data.postgres import server
 from tests.public_data import public_data
 
+from fedsynth import Schema
 from fedsynth.data.omop import Persons, persons
 from fedsynth.encoding import problems
 from fedsynth.errors import InvalidParameter
@@ -180,3 +182,17 @@ def test_wrong_addresses_and_concept_sets_are_refused(address, concepts, said, t
     (tmp_path / "concepts.toml").write_text(concepts)
     with pytest.raises(InvalidParameter, match=said):
         persons(address, tmp_path / "concepts.toml", INDEX)
+
+
+def test_the_command_writes_the_schema_and_its_view(tmp_path):
+    given = made(tmp_path, "duckdb:///omop.db?schema=cdm")
+    command = ["schema", "draft", "--omop", "duckdb:///omop.db?schema=cdm", "--concepts", tmp_path / "concepts.toml"]
+    done = invoke([*command, "--index-date", INDEX, "--out", tmp_path / "agreed.toml"])
+    assert done.exit_code == 0, done.output
+    agreed = Schema.load(tmp_path / "agreed.toml")
+    assert agreed == given.schema
+    assert not agreed.drafted
+    assert (tmp_path / "agreed.sql").read_text() == given.view
+    refused = invoke(command)
+    assert refused.exit_code != 0
+    assert "--omop, --concepts and --index-date go together" in refused.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import sys
@@ -257,13 +258,16 @@ def methods(*, json_: bool = False) -> None:
 
 
 def schema_draft(
-    file: str,
+    file: str = "",
     /,
     *,
     records: Records | None = None,
     out: Path | None = None,
     sdv: Path | None = None,
     outline: bool = False,
+    omop: str = "",
+    concepts: Path | None = None,
+    index_date: str = "",
     json_: bool = False,
 ) -> None:
     """Draft a schema from one site's table, for editing.
@@ -280,6 +284,8 @@ def schema_draft(
 
       fedsynth schema draft patients.csv --outline --out outline.toml
 
+      fedsynth schema draft --omop duckdb:///omop.db --concepts concepts.toml --index-date 2020-01-01 --out agreed.toml
+
     Parameters
     ----------
     file
@@ -292,7 +298,20 @@ def schema_draft(
     outline
         Write names, kinds and units of the columns alone, to show to other sites: no values, bounds or counts. It is no
         schema yet; `fedsynth schema merge` takes it.
+    omop
+        In place of FILE, the address of an OMOP Common Data Model 5.4, postgresql://HOST/DB?schema=NAME or
+        duckdb:///FILE?schema=NAME, for a schema of one row a person and the SQL of its view, beside --out with the
+        ending .sql. No row is read, so the schema is no draft.
+    concepts
+        With --omop, a TOML file of concept sets, each [set.NAME] with domain, concepts and columns.
+    index_date
+        With --omop, the day at which persons are described, as in 2020-01-31.
     """
+    if omop or concepts or index_date:
+        _omop_schema(file, omop, concepts, index_date, out, json_)
+        return
+    if not file:
+        raise errors.FedsynthError("name one site's table, for example: fedsynth schema draft patients.csv")
     from fedsynth.data.draft import draft_from_sdv, draft_schema
     from fedsynth.data.merge import outline_toml
     from fedsynth.data.text_form import read_raw
@@ -324,6 +343,27 @@ def schema_draft(
             f"\n{errors.number_of(len(draft.schema.names), 'column')} in {out}{rest}. This DRAFT is derived from rows: "
             "edit it before sharing."
         )
+
+
+def _omop_schema(file: str, omop: str, concepts: Path | None, index_date: str, out: Path | None, json_: bool) -> None:
+    from fedsynth.data.omop import persons
+
+    if file or not (omop and concepts and index_date):
+        raise errors.FedsynthError(
+            "--omop, --concepts and --index-date go together, in place of a file, for example: --omop "
+            "'postgresql://me@db/hospital?schema=cdm' --concepts concepts.toml --index-date 2020-01-01"
+        )
+    try:
+        index = datetime.date.fromisoformat(index_date)
+    except ValueError as error:
+        raise errors.FedsynthError(f"--index-date {index_date} is no day; write it as 2020-01-31") from error
+    made, view = persons(omop, concepts, index), None if out is None else out.with_suffix(".sql")
+    text = made.schema.to_toml()
+    for path, content in ((out, text), (view, made.view)):
+        _write_new(path, content)
+    many = errors.number_of(len(made.schema.columns), "column")
+    written = f"{out}: {many}, one row a person. {view}: the view {made.name}, which each site's database creates."
+    say(json_, {"schema": text, "view": made.view}, f"{text}\n{made.view}" if out is None else written)
 
 
 def _write_new(out: Path | None, text: str) -> None:

@@ -71,10 +71,11 @@ class _Concepts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Persons(NamedTuple):
-    """The ``schema`` of one row a person, and the SQL statement that creates the ``view`` of these rows."""
+    """The ``schema`` of one row a person, and the SQL statement that creates the ``view`` of these rows, ``name``."""
 
     schema: Schema
     view: str
+    name: str
 
 
 def persons(address: str, concepts: Path, index: datetime.date) -> Persons:
@@ -108,9 +109,9 @@ def persons(address: str, concepts: Path, index: datetime.date) -> Persons:
         for said in concept_set.columns:
             columns.append(_column(f"{name}_{said}", said, concept_set, index))
             picked.append(f"{_FACTS[said].format(name=name)} AS {name}_{said}")
-    lines = [f"CREATE VIEW {space}.fedsynth_persons AS", "SELECT", ",\n".join(f"  {one}" for one in picked)]
-    view = "\n".join([*lines, f"FROM {space}.person AS p", *joins]) + ";\n"
-    return Persons(Schema(tuple(columns)), view)
+    view = f"{space}.fedsynth_persons"
+    lines = [f"CREATE VIEW {view} AS", "SELECT", ",\n".join(f"  {one}" for one in picked)]
+    return Persons(Schema(tuple(columns)), "\n".join([*lines, f"FROM {space}.person AS p", *joins]) + ";\n", view)
 
 
 _FACTS: dict[Fact, str] = {
