@@ -20,7 +20,7 @@ import fedsynth as fs
 from fedsynth.datasets import patients, patients_schema
 from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.encoding import encode
-from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
+from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.local import LocalNoise
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import name_of
@@ -493,3 +493,13 @@ def test_notebooks_show_a_schema_a_statement_and_plots(tmp_path):
     for plotted in (made, found):
         with pytest.raises(SchemaError, match=r"no column 'agee' to plot; did you mean 'age'\?"):
             plotted.plot("agee")
+
+
+def test_a_trust_by_its_name_and_a_folder_in_place_of_a_model(tmp_path):
+    hospitals, budget = [patients(300, 1), patients(300, 2)], fs.Budget(1, 1e-6)
+    federation = fs.federate(hospitals, patients_schema(), budget, trust="local")
+    assert isinstance(federation.trust, LocalNoise)
+    with pytest.raises(Unsupported, match="no trust model named 'lokal'; did you mean 'local'"):
+        fs.federate(hospitals, patients_schema(), budget, trust="lokal")
+    with pytest.raises(FedsynthError, match="is a folder; name the model's file in it"):
+        fs.load(tmp_path)

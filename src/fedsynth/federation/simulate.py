@@ -20,6 +20,7 @@ from fedsynth.errors import DataWarning, FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.federation import Federation, begun
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
+from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport, was_begun
@@ -48,7 +49,7 @@ def federate(
     schema: Schema,
     budget: Budget,
     *,
-    trust: Trust,
+    trust: Trust | str,
     unit: Unit = ONE_ROW,
     person: str = "",
     seed: int | None = None,
@@ -79,7 +80,8 @@ def federate(
         Privacy budget: the bound on the total cost to one person, enforced by each site's own record of its charges.
         :meth:`Budget.none` is no noise at all.
     trust
-        Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise`, :class:`SecureSum` or :class:`ThreeServers`.
+        Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise`, :class:`SecureSum` or :class:`ThreeServers`;
+        or the name of a trust, such as "secure", with its default settings.
     unit
         Unit of protection: a person with at most so many rows at a site, at so many sites. More than one row needs
         ``person``, or encoded tables whose persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`) have no more.
@@ -127,7 +129,7 @@ def federate(
     run = _secret(source, "name of the run").hex()[:32] if seed is None else f"simulation-{seed}"
     secrets = {name: _secret(source, name) for name in encoded}
     identities = {name: Keys(secret).identity for name, secret in secrets.items()}
-    trust = trust.with_roster(identities)
+    trust = (trust_named(trust, {}) if isinstance(trust, str) else trust).with_roster(identities)
     coordinator = Keys(_secret(source, "coordinator"))
     terms = Terms(schema, budget, trust.name, settings_of(trust), unit, public_sizes)
     trust = trust.in_process(lambda name: _secret(source, f"trust {name}"), terms, coordinator.public)

@@ -491,6 +491,8 @@ def load(path: Path | str) -> Synthesizer:
     Raises :class:`FedsynthError` for a file that is no complete model or of another format, and ``OSError`` if there is
     no such file.
     """
+    if Path(path).is_dir():
+        raise FedsynthError(f"{path} is a folder; name the model's file in it, as in model.fedsynth of a run")
     data = Path(path).read_bytes()
     try:
         head, arrays = unpack(data)
