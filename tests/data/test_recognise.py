@@ -15,6 +15,7 @@ from tests.command import run
 
 from fedsynth import Schema
 from fedsynth.data.draft import Draft, draft_from_sdv, draft_schema
+from fedsynth.data.read import read_fitting
 from fedsynth.data.text_form import read_raw
 from fedsynth.errors import SchemaError
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric
@@ -106,22 +107,22 @@ def test_times_of_day_are_named_with_the_entry_that_joins_them_with_their_day():
 NUMBERS = [str(round(value, 1)) for value in np.random.default_rng(3).normal(0, 900, ROWS)]
 
 
-@pytest.mark.parametrize(
-    ("write", "declared"),
-    [
-        (lambda text: text.replace(".", ","), 'decimal = ","'),
-        (lambda text: f"{float(text):,}", 'decimal = "."'),
-        (lambda text: f"{float(text):,}".translate(str.maketrans(",.", ".,")), 'decimal = ","'),
-        (lambda text: f"{float(text):,}".replace(",", "’"), 'decimal = "."'),
-        (lambda text: text.replace("-", "−"), 'decimal = "."'),
-        (lambda text: f"({text[1:]})" if text.startswith("-") else text, 'decimal = "."'),
-        (lambda text: f"{text} %", "extract"),
-        (lambda text: f"{text} kg", "extract"),
-        (lambda text: f"{text.lstrip('-')} mg/dl", "extract"),
-        (lambda text: f"€{text.lstrip('-')}", "extract"),
-        (lambda text: f"CHF {text.lstrip('-')}", "extract"),
-    ],
-)
+DRESSED = [
+    (lambda text: text.replace(".", ","), 'decimal = ","'),
+    (lambda text: f"{float(text):,}", 'decimal = "."'),
+    (lambda text: f"{float(text):,}".translate(str.maketrans(",.", ".,")), 'decimal = ","'),
+    (lambda text: f"{float(text):,}".replace(",", "’"), 'decimal = "."'),
+    (lambda text: text.replace("-", "−"), 'decimal = "."'),
+    (lambda text: f"({text[1:]})" if text.startswith("-") else text, 'decimal = "."'),
+    (lambda text: f"{text} %", "extract"),
+    (lambda text: f"{text} kg", "extract"),
+    (lambda text: f"{text.lstrip('-')} mg/dl", "extract"),
+    (lambda text: f"€{text.lstrip('-')}", "extract"),
+    (lambda text: f"CHF {text.lstrip('-')}", "extract"),
+]
+
+
+@pytest.mark.parametrize(("write", "declared"), DRESSED)
 def test_dressed_numbers_are_numbers_and_said_to_be_dressed(write, declared):
     draft = drafted([write(text) for text in NUMBERS])
     assert kind_of(draft) is Numeric
@@ -131,6 +132,18 @@ def test_dressed_numbers_are_numbers_and_said_to_be_dressed(write, declared):
     assert column.high >= max(map(float, NUMBERS))
     assert any(declared in line for line in draft.source)
     assert "numbers written with" in said(draft)
+
+
+@pytest.mark.parametrize("write", [write for write, _ in DRESSED])
+def test_the_source_file_that_a_draft_declares_reads_every_number(write, tmp_path):
+    cells = [write(text) for text in NUMBERS]
+    pd.DataFrame({"x": cells, "y": drawn(["p", "q"])}).to_csv(tmp_path / "rows.csv", sep="|", index=False)
+    frame, form = read_raw(str(tmp_path / "rows.csv"), None)
+    draft = draft_schema(frame)
+    (tmp_path / "site.toml").write_text("\n".join(['data = "rows.csv"', *form, *draft.source]), encoding="utf-8")
+    table = read_fitting(str(tmp_path / "site.toml"), draft.schema)
+    signed = any(mark in "".join(cells) for mark in "-−(")
+    assert table.numbers[0] == pytest.approx([float(text if signed else text.lstrip("-")) for text in NUMBERS])
 
 
 def test_a_doubtful_mark_follows_that_of_the_other_columns():

@@ -338,7 +338,7 @@ def schema_draft(
                 tell(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
         rest = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
         for line in draft.source:
-            tell(f"source file: {line}")
+            tell(f"source file: {line}", entry=True)
         tell(
             f"\n{errors.number_of(len(draft.schema.names), 'column')} in {out}{rest}. This DRAFT is derived from rows: "
             "edit it before sharing."

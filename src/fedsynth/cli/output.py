@@ -10,15 +10,15 @@ from typing import TextIO
 from fedsynth.text import wrapped
 
 
-def tell(text: str, stream: TextIO | None = None) -> None:
+def tell(text: str, stream: TextIO | None = None, *, entry: bool = False) -> None:
     """Print text for people, to standard output unless another ``stream`` is given.
 
     Control characters, as in files that others sent, are spelled out. Lines longer than :func:`text_width` are broken
-    at spaces; only those of standard error stay whole where it is kept in a log.
+    at spaces; an ``entry`` of a file, to be pasted, stays whole, as do those of standard error that is kept in a log.
     """
     stream, text = stream or sys.stdout, harmless(text)
     whole = stream is sys.stderr and not stream.isatty() and not os.environ.get("COLUMNS")
-    print(text if whole else wrapped(text, text_width()), file=stream, flush=True)
+    print(text if whole or entry else wrapped(text, text_width()), file=stream, flush=True)
 
 
 def text_width() -> int:

@@ -181,7 +181,7 @@ def _dates(source: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 def _source_lines(source: Mapping[str, Mapping[str, str]], skip: Mapping[str, list[str]]) -> list[str]:
     """Return the lines of a source file: what all columns concerned share first, then those of single columns."""
     shared = {}
-    for key in ("decimal", "dates"):
+    for key in ("decimal", "thousands", "dates"):
         forms = {own[key] for own in source.values() if key in own}
         if len(forms) == 1 and '"excel"' not in forms:
             shared[key] = forms.pop()

@@ -371,7 +371,7 @@ def as_numbers(cells: Cells, rare: int, mark: str) -> Found | None:
         few = odd.sum() <= _ODD and 2 * int(cells.counts[odd].sum()) < cells.rows and (~odd).sum() >= 10
         if odd.any() and not few:
             return None
-        found.either = dress.grouped and dress.either
+        found.either = bool(dress.thousands) and dress.either
         found.notes += dress.notes()
         found.entries |= dress.entries()
     found.numbers, found.labels = numbers[~odd], cells.kept(~odd).texts if odd.any() else cells.texts
@@ -405,7 +405,7 @@ class _Dress:
     mark: str
     before: str = ""
     after: str = ""
-    grouped: bool = False
+    thousands: str = ""  # what separates groups, as a source file declares it
     minus: bool = False  # U+2212
     brackets: bool = False
     either: bool = False  # another mark would do as well
@@ -432,7 +432,7 @@ class _Dress:
     def notes(self) -> list[str]:
         """Return a sentence on what surrounds the numbers, if anything does."""
         seen = [repr(part) for part in (self.before, self.after) if part]
-        seen += ["a decimal comma"] * (self.mark == ",") + ["groups of thousands"] * self.grouped
+        seen += ["a decimal comma"] * (self.mark == ",") + ["groups of thousands"] * bool(self.thousands)
         seen += ["U+2212 as minus"] * self.minus + ["brackets for negative numbers"] * self.brackets
         said = ", ".join(f"{key} = {value}" for key, value in self.entries().items())
         return [f"numbers written with {', '.join(seen)}; a source file reads them: {said}"] if seen else []
@@ -440,10 +440,12 @@ class _Dress:
     def entries(self) -> dict[str, str]:
         """Return the entries of a source file that read such numbers."""
         found = {}
-        if self.mark == "," or self.grouped or self.minus or self.brackets:
+        if self.mark == "," or self.thousands or self.minus or self.brackets:
             found["decimal"] = one_line(self.mark)
+        if self.thousands:
+            found["thousands"] = one_line(self.thousands)
         if self.before or self.after:
-            found["extract"] = "'([-+−]?[0-9][0-9., ]*)'"
+            found["extract"] = "'([-+−]?[0-9](?:[0-9., ]*[0-9])?)'"
         return found
 
 
@@ -457,12 +459,13 @@ def _dress(sample: Sequence[str], mark: str) -> _Dress | None:
     digits = [match["digits"].strip() for match in found]
     fits = {each: sum(map(bool, map(_GROUPED[each].fullmatch, digits))) for each in ".,"}
     best = mark if fits[mark] >= max(fits.values()) else max(fits, key=lambda each: fits[each])
-    grouped = [match for match in map(_GROUPED[best].fullmatch, digits) if match and match["by"]]
+    grouped = [match["by"] for match in map(_GROUPED[best].fullmatch, digits) if match and match["by"]]
+    by = Counter(grouped).most_common(1)[0][0] if grouped else ""
     return _Dress(
         best if grouped or any(best in text for text in digits) else ".",
         before[0][0] if before else "",
         after[0][0] if after else "",
-        bool(grouped),
+        {"’": "'"}.get(by, by if by in "',." else " "),
         any("−" in (match["sign"] or "") + (match["sign2"] or "") for match in found),
         any(match["open"] for match in found),
         fits["."] == fits[","],
@@ -631,13 +634,19 @@ def _alike(cells: Cells, rare: int) -> list[str]:
     for text, count in zip(cells.texts, cells.counts.tolist(), strict=True):
         key = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
         groups.setdefault(key, []).append((count, text))
-    notes = []
+    notes, hidden = [], 0
     for group in groups.values():
-        if len(group) > 1:
+        if len(group) > 1 and all(count < rare for count, _ in group):
+            hidden += len(group)
+        elif len(group) > 1:
             shown = ", ".join(repr(text) for count, text in sorted(group, reverse=True) if count >= rare)
             rest = sum(count < rare for count, _ in group)
             more = f"{' and ' if shown else ''}{number_of(rest, 'rare spelling')}" if rest else ""
             notes.append(f"{shown}{more} look like one label: agree on one spelling, and write it in the file")
+    if hidden:
+        notes.append(
+            f"{hidden} rare spellings look like others of them: agree on one for each, and write it in the file"
+        )
     return notes + _similar([text for text, count in zip(cells.texts, cells.counts, strict=True) if count >= rare])
 
 
