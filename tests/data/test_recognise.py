@@ -139,11 +139,24 @@ def test_the_source_file_that_a_draft_declares_reads_every_number(write, tmp_pat
     cells = [write(text) for text in NUMBERS]
     pd.DataFrame({"x": cells, "y": drawn(["p", "q"])}).to_csv(tmp_path / "rows.csv", sep="|", index=False)
     frame, form = read_raw(str(tmp_path / "rows.csv"), None)
-    draft = draft_schema(frame)
-    (tmp_path / "site.toml").write_text("\n".join(['data = "rows.csv"', *form, *draft.source]), encoding="utf-8")
+    draft = draft_schema(frame, form=form)
+    (tmp_path / "site.toml").write_text("\n".join(['data = "rows.csv"', *draft.source]), encoding="utf-8")
     table = read_fitting(str(tmp_path / "site.toml"), draft.schema)
     signed = any(mark in "".join(cells) for mark in "-−(")
     assert table.numbers[0] == pytest.approx([float(text if signed else text.lstrip("-")) for text in NUMBERS])
+
+
+def test_a_file_with_a_form_of_its_own_declares_the_mark_of_numbers_that_can_be_read_in_two_ways(tmp_path):
+    numbers = [f"{value:.3f}" for value in np.random.default_rng(5).uniform(10, 60, ROWS)]
+    pd.DataFrame({"bmi": numbers}).to_csv(tmp_path / "plain.csv", index=False)
+    assert draft_schema(read_raw(str(tmp_path / "plain.csv"), None)[0]).source == ()  # read without a source file
+    (tmp_path / "rows.csv").write_text("an export of today\n\nbmi;sex\n" + "".join(f"{text};f\n" for text in numbers))
+    frame, form = read_raw(str(tmp_path / "rows.csv"), None)
+    draft = draft_schema(frame, form=form)
+    assert 'decimal = "."' in draft.source
+    (tmp_path / "site.toml").write_text("\n".join(['data = "rows.csv"', *draft.source]))
+    table = read_fitting(str(tmp_path / "site.toml"), draft.schema)
+    assert table.numbers[0] == pytest.approx(list(map(float, numbers)))
 
 
 def test_a_doubtful_mark_follows_that_of_the_other_columns():

@@ -319,8 +319,11 @@ def schema_draft(
     metadata = None if sdv is None else load_object(sdv, "SDV metadata")
     frame, form = read_raw(file, records)
     with shown(not json_) as progress:
-        draft = draft_schema(frame, progress=progress) if metadata is None else draft_from_sdv(frame, metadata)
-    draft = replace(draft, source=(*form, *draft.source))
+        if metadata is None:
+            draft = draft_schema(frame, form=form, progress=progress)
+        else:
+            draft = draft_from_sdv(frame, metadata)
+            draft = replace(draft, source=(*form, *draft.source))
     text = outline_toml(draft.schema, draft.dates, draft.left_out) if outline else draft.to_toml()
     _write_new(out, text)
     if outline:  # beside it nothing else of the draft, which says more

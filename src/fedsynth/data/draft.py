@@ -120,6 +120,7 @@ def draft_schema(
     max_categories: int = 50,
     rare: int = 10,
     bins: int = 32,
+    form: Sequence[str] = (),
     progress: Progress = ignore_progress,
 ) -> Draft:
     """Return a draft of the schema of ``frame``, whose rows determine the columns' types, values and bounds.
@@ -139,8 +140,8 @@ def draft_schema(
     * Times get ``bins`` bins between whole years, or one for each day or second, if these are fewer.
 
     Values that are dates, numbers and words for missing in a form of the site's own are drafted as what they mean, and
-    ``source`` of the draft declares the form. Raises :class:`SchemaError` for a table without rows or a header, and if
-    no column is left.
+    ``source`` of the draft declares the form, after the lines ``form`` on the file itself. Raises :class:`SchemaError`
+    for a table without rows or a header, and if no column is left.
     """
     _check_frame(frame)
     notes: dict[str, list[str]] = {}
@@ -170,8 +171,14 @@ def draft_schema(
             "no column of the file can be modelled: all look empty, rare, like identifiers or like free text; write "
             "the schema by hand (docs/schema.md)"
         )
-    declared = tuple(_source_lines(source, skip))
-    return Draft(Schema(tuple(columns), drafted=True), notes, entries, declared, _dates(source))
+    declared = [*form, *_source_lines(source, skip)]
+    if (
+        declared
+        and any(each.either for each in found.values())
+        and not any("decimal" in own for own in source.values())
+    ):
+        declared.insert(len(form), 'decimal = "."')  # a source file reads no cell that can be read in two ways
+    return Draft(Schema(tuple(columns), drafted=True), notes, entries, tuple(declared), _dates(source))
 
 
 def _dates(source: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
