@@ -182,7 +182,7 @@ def test_a_few_odd_words_among_numbers_are_counted_and_many_make_text():
 def test_a_row_of_totals_is_named_and_widens_no_bounds():
     ages = [str(age) for age in np.random.default_rng(0).integers(20, 80, ROWS)]
     draft = draft_schema(pd.DataFrame({"age": [*ages, "Total"], "cost": [*NUMBERS, "999999"]}))
-    assert draft.source[0] == 'skip = { age = ["Total"] }'
+    assert 'skip = { age = ["Total"] }' in draft.source
     assert kind_of(draft, "age") is Numeric
     cost = draft.schema.columns[1]
     assert isinstance(cost, Numeric)

@@ -172,12 +172,9 @@ def draft_schema(
             "the schema by hand (docs/schema.md)"
         )
     declared = [*form, *_source_lines(source, skip)]
-    if (
-        declared
-        and any(each.either for each in found.values())
-        and not any("decimal" in own for own in source.values())
-    ):
-        declared.insert(len(form), 'decimal = "."')  # a source file reads no cell that can be read in two ways
+    numbers = any(each.kind == "number" for each in found.values())
+    if declared and numbers and not any("decimal" in own for own in source.values()):
+        declared.insert(len(form), 'decimal = "."')  # without it, a source file reads no cell such as 1.234
     return Draft(Schema(tuple(columns), drafted=True), notes, entries, tuple(declared), _dates(source))
 
 
