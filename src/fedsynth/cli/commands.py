@@ -332,7 +332,7 @@ def schema_draft(
     elif json_:
         left_out = list(draft.left_out)
         told = {"digest": draft.schema.digest, "notes": draft.notes, "left_out": left_out, "source": draft.source}
-        print(json.dumps({"schema": text, **told}))
+        print(json.dumps({"schema": text, **told, "relations": draft.relations}))
     elif out is None:
         print(text)
     else:

@@ -7,11 +7,10 @@ identifier, or one that fewer than ``rare`` rows have.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +30,13 @@ from fedsynth.data.recognise import (
     key_of,
     looks_like_a_value,
     one_line,
+    outwards,
     parsed_times,
     recognise,
     recognise_numbers,
     totals,
 )
+from fedsynth.data.relations import LEAST_ROWS, Known, relations
 from fedsynth.data.sdv import sdv_formats, sdv_kinds
 from fedsynth.errors import SchemaError, number_of
 from fedsynth.progress import Progress, ignore_progress
@@ -55,6 +56,7 @@ from fedsynth.schema.columns import (
     readable,
     sound_bounds,
 )
+from fedsynth.schema.forms import Identifier
 
 _HEADER = """\
 # DRAFT, derived from one site's data. Do not share it as it is: bounds, edges, lists of categories, missing flags and
@@ -88,6 +90,7 @@ class Draft:
     ``notes`` are sentences for its editor by column, including columns that were left out; they state facts about rows,
     as the schema does. ``entries`` are lines by column that may be pasted in place of the column's own, ``source`` the
     lines of a source file that reads the file's form, and ``dates`` the forms of times that are not ISO 8601.
+    ``relations`` are lines that declare how columns depend on others (:mod:`fedsynth.data.relations`).
     """
 
     schema: Schema
@@ -95,6 +98,7 @@ class Draft:
     entries: dict[str, list[str]] = field(default_factory=dict)
     source: tuple[str, ...] = ()
     dates: Mapping[str, str] = field(default_factory=dict)
+    relations: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def left_out(self) -> dict[str, list[str]]:
@@ -109,7 +113,7 @@ class Draft:
         if any(_MADE_UP in line for line in left_out):
             left_out.append(_SUGGESTED)
         source = [_SOURCE, *(f"#     {_comment(line)}\n" for line in self.source)] if self.source else []
-        for name, lines in self.entries.items():
+        for name, lines in (*self.entries.items(), *self.relations.items()):
             remarks[name] = [*remarks.get(name, []), *map(_comment, lines)]
         return _HEADER + "".join([*source, *left_out]) + "\n" + self.schema.to_toml(remarks)
 
@@ -139,9 +143,10 @@ def draft_schema(
       that 5 % of the rows share, or all of at most 20, get bins of their own.
     * Times get ``bins`` bins between whole years, or one for each day or second, if these are fewer.
 
-    Values that are dates, numbers and words for missing in a form of the site's own are drafted as what they mean, and
-    ``source`` of the draft declares the form, after the lines ``form`` on the file itself. Raises :class:`SchemaError`
-    for a table without rows or a header, and if no column is left.
+    Dates, numbers and words for missing in a form of the site's own are drafted as what they mean, and ``source`` of
+    the draft declares the form, after the lines ``form`` on the file itself. ``relations`` that all rows have are
+    proposed, and not applied. Raises :class:`SchemaError` for a table without rows or a header, and if no column is
+    left.
     """
     _check_frame(frame)
     notes: dict[str, list[str]] = {}
@@ -171,11 +176,75 @@ def draft_schema(
             "no column of the file can be modelled: all look empty, rare, like identifiers or like free text; write "
             "the schema by hand (docs/schema.md)"
         )
-    declared = [*form, *_source_lines(source, skip)]
     numbers = any(each.kind == "number" for each in found.values())
+    declared = _declared(form, source, skip, numbers=numbers)
+    draft = Draft(Schema(tuple(columns), drafted=True), notes, entries, declared, _dates(source))
+    return _with_relations(draft, found, rows)
+
+
+def _declared(
+    form: Sequence[str], source: Mapping[str, Mapping[str, str]], skip: Mapping[str, list[str]], *, numbers: bool
+) -> tuple[str, ...]:
+    """Return the lines of a source file on the file itself, and on its columns, some of which may be ``numbers``."""
+    declared = [*form, *_source_lines(source, skip)]
     if declared and numbers and not any("decimal" in own for own in source.values()):
         declared.insert(len(form), 'decimal = "."')  # without it, a source file reads no cell such as 1.234
-    return Draft(Schema(tuple(columns), drafted=True), notes, entries, tuple(declared), _dates(source))
+    return tuple(declared)
+
+
+def _with_relations(draft: Draft, found: Mapping[str, Found], frame: pd.DataFrame) -> Draft:
+    """Return the draft with the relations that all rows of its frame have."""
+    if len(frame) < LEAST_ROWS:
+        return draft
+    vocabulary: dict[str, int] = {}
+    known = [
+        _known(column, found[column.name], frame[column.name], vocabulary)
+        for column in draft.schema.columns
+        if not isinstance(column, Identifier)
+    ]
+    texts = list(vocabulary)
+    proposed = relations([replace(each, texts=texts) for each in known], len(frame))
+    for name, notes in proposed.notes.items():
+        draft.notes.setdefault(name, []).extend(notes)
+    return replace(draft, relations=proposed.lines())
+
+
+def _known(column: Column, found: Found, cells: pd.Series[Any], vocabulary: dict[str, int]) -> Known:
+    """Return a column's values by row; ``vocabulary`` has, and gets, the numbers that stand for texts."""
+    which = _positions(found, cells)
+    if isinstance(column, Datetime):
+        times = cells if which is None else found.times
+        assert times is not None
+        clock = times if times.dt.tz is None else times.dt.tz_convert(None)
+        ticks = clock.to_numpy().astype("datetime64[us]")
+        whole = (ticks.astype(np.int64) // column.microseconds).astype(np.float64)
+        return Known(column, np.where(np.isnat(ticks), np.nan, whole), which)
+    if isinstance(column, Numeric) or type(column.labels[0]) is int:
+        assert found.numbers is not None
+        return Known(column, np.where(np.abs(found.numbers) <= LARGEST, found.numbers, np.nan), which)
+    texts = [str(text).lower() if isinstance(column, Boolean) else text for text in found.labels or ("false", "true")]
+    return Known(column, np.array([float(vocabulary.setdefault(text, len(vocabulary))) for text in texts]), which)
+
+
+def _positions(found: Found, cells: pd.Series[Any]) -> Counts | None:
+    """Return the position of each row's value among those found, -1 for a missing one; ``None`` for typed times."""
+    if found.cells is not None:
+        return _placed(found, found.cells)
+    if found.times is not None and found.numbers is None:
+        return None
+    numbers = cells.to_numpy(np.float64, na_value=np.nan)
+    values = np.array([0.0, 1.0]) if found.numbers is None else found.numbers
+    at = np.minimum(np.searchsorted(values, numbers), len(values) - 1)
+    return np.where(values[at] == numbers, at, -1).astype(np.int64)
+
+
+def _placed(found: Found, cells: Cells) -> Counts:
+    """Return for each row the position of its text among those that were not taken for missing, -1 for others."""
+    assert cells.which is not None
+    if found.labels is cells.texts or list(found.labels) == list(cells.texts):
+        return cells.which
+    places = {text: at for at, text in enumerate(found.labels)}
+    return np.array([*(places.get(text, -1) for text in cells.texts), -1], np.int64)[cells.which]
 
 
 def _dates(source: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -214,6 +283,7 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, rare: in
     notes: dict[str, list[str]] = {}
     entries: dict[str, list[str]] = {}
     source: dict[str, dict[str, str]] = {}
+    kept: dict[str, Found] = {}
     for name in frame:
         if name not in kinds:
             notes[str(name)] = ["the metadata marks it as identifying, or does not describe it"]
@@ -229,12 +299,14 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, rare: in
             columns.append(column)
         if found.entries:
             source[str(name)] = found.entries
+        kept[str(name)] = found
     if not columns:
         raise SchemaError(
             "according to the metadata, no column of the file can be modelled; give some of them another sdtype"
         )
     lines = tuple(_source_lines(source, {}))
-    return Draft(Schema(tuple(columns), drafted=True), notes, entries, lines, _dates(source))
+    draft = Draft(Schema(tuple(columns), drafted=True), notes, entries, lines, _dates(source))
+    return _with_relations(draft, kept, frame)
 
 
 def _as_kind(name: str, kind: str, form: str | None, values: pd.Series[Any], rare: int) -> Found | str:
@@ -248,15 +320,20 @@ def _as_kind(name: str, kind: str, form: str | None, values: pd.Series[Any], rar
         if found.kind == "number" and found.whole:
             found.kind = "category"
             return found
-        return Found("category", cells.counts, cells.empty, labels=cells.texts)
+        return Found("category", cells.counts, cells.empty, labels=cells.texts, cells=cells)
     held = cells.kept(np.array([text not in _MISSING for text in cells.texts], bool))
     if kind == "boolean":
         known = Boolean(name)
         fits = all(known.code(text) >= 0 for text in held.texts)
-        return Found("boolean", held.counts, held.empty) if fits else "some are neither true nor false"
+        if not fits:
+            return "some are neither true nor false"
+        words = ["true" if known.code(text) else "false" for text in held.texts]
+        return Found("boolean", held.counts, held.empty, labels=words)
     if kind == "datetime":
-        return as_times(held, rare, (form,) if form else None) or "they are no dates of one form"
-    return as_numbers(held, rare, ".") or "they are no numbers"
+        times = as_times(held, rare, (form,) if form else None)
+        return replace(times, cells=cells) if times else "they are no dates of one form"
+    numbers = as_numbers(held, rare, ".")
+    return replace(numbers, cells=cells) if numbers else "they are no numbers"
 
 
 def _check_frame(frame: pd.DataFrame) -> None:
@@ -372,7 +449,7 @@ def _parsed(texts: Sequence[str], kind: str) -> pd.Series[Any] | None:
 def _found(name: str, values: pd.Series[Any], rare: int, mark: str) -> Found:
     """Return what a column is; a pandas category with an order is a column by itself."""
     if isinstance(values.dtype, pd.StringDtype):
-        return recognise(_cells(name, values), rare=rare, mark=mark)
+        return _recognised(_cells(name, values), rare, mark)
     values = readable(values)
     present = values.dropna()
     empty = len(values) - len(present)
@@ -389,7 +466,8 @@ def _found(name: str, values: pd.Series[Any], rare: int, mark: str) -> Found:
         cells = _cells(name, values)
         order = [str(label) for label in values.dtype.categories if str(label) in set(cells.texts)]
         by_text = dict(zip(cells.texts, cells.counts.tolist(), strict=True))
-        return Found("category", np.array([by_text[text] for text in order]), empty, labels=order, ordered=True)
+        held = np.array([by_text[text] for text in order])
+        return Found("category", held, empty, labels=order, ordered=True, cells=cells)
     if pd.api.types.is_numeric_dtype(present.dtype):
         whole = bool(pd.api.types.is_integer_dtype(present.dtype))
         numbers, counts = np.unique(present.to_numpy(None if whole else np.float64), return_counts=True)
@@ -399,7 +477,11 @@ def _found(name: str, values: pd.Series[Any], rare: int, mark: str) -> Found:
             numbers = np.array([float(str(np.float32(number))) for number in numbers])
         found = Found("number", counts.astype(np.int64), empty, numbers=numbers.astype(np.float64), whole=whole)
         return recognise_numbers(found, name, rare)
-    return recognise(_cells(name, values), rare=rare, mark=mark)
+    return _recognised(_cells(name, values), rare, mark)
+
+
+def _recognised(cells: Cells, rare: int, mark: str) -> Found:
+    return replace(recognise(cells, rare=rare, mark=mark), cells=cells)
 
 
 def _cells(name: str, values: pd.Series[Any]) -> Cells:
@@ -407,14 +489,18 @@ def _cells(name: str, values: pd.Series[Any]) -> Cells:
     which, distinct = distinct_values(values)
     there = which >= 0
     counted = np.bincount(which[there], minlength=len(distinct))
-    if all(isinstance(value, str) for value in distinct):
-        return Cells(name, distinct, counted, int((~there).sum()))
-    counts: Counter[str] = Counter()
-    for value, count in zip(distinct, counted.tolist(), strict=True):
+    if set(map(type, distinct)) == {str}:
+        return Cells(name, distinct, counted, int((~there).sum()), which)
+    counts: dict[str, int] = {}
+    known: dict[str, int] = {}
+    places = np.full(len(distinct) + 1, -1)
+    for at, (value, count) in enumerate(zip(distinct, counted.tolist(), strict=True)):
         if not is_missing(value):
-            counts[value if isinstance(value, str) else (*canonical_texts(value), str(value))[0]] += count
+            text = value if isinstance(value, str) else (*canonical_texts(value), str(value))[0]
+            counts[text] = counts.get(text, 0) + count
+            places[at] = known.setdefault(text, len(known))
     present = np.array(list(counts.values()), np.int64)
-    return Cells(name, list(counts), present, len(values) - int(present.sum()))
+    return Cells(name, list(counts), present, len(values) - int(present.sum()), places[which])
 
 
 def _column(
@@ -441,7 +527,7 @@ def _column(
         common = int(found.counts.min()) >= rare or set(found.numbers.tolist()) <= {0.0, 1.0}
         if few and common and not found.entries:
             values = sorted(int(number) for number in found.numbers)
-            low, high = _outwards(float(values[0]), float(values[-1]), integer=True)
+            low, high = outwards(float(values[0]), float(values[-1]), integer=True)
             number = ['or a number: type = "numeric"', f"low = {low:g}", f"high = {high:g}", "integer = true"]
             return Categorical(name, tuple(values), missing), notes, number if len(values) > 2 else []
         return _draft_numbers(name, found.numbers, found.counts, missing, bins, rare, notes)
@@ -492,7 +578,7 @@ def _draft_numbers(
     if not usable.all():
         notes.append(f"{int(counts[~usable].sum())} numbers are infinite or beyond {LARGEST:g} and will be clipped")
     integer = bool((present % 1 == 0).all() and np.abs(present).max() < LARGEST_INTEGER)
-    low, high = _outwards(float(present.min()), float(present.max()), integer)
+    low, high = outwards(float(present.min()), float(present.max()), integer)
     notes.append(f"bounds rounded outwards from the smallest and largest value in the rows to [{low:g}, {high:g}]")
     decimals = None if integer else _decimals(present)
     if decimals is not None:  # a bin without a value is none
@@ -564,16 +650,6 @@ def _unusable(present: pd.Series[Any]) -> str:
 def _commonest_first(counts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """Return values with their counts, commonest first; ties are ordered by value, independently of the row order."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _outwards(low: float, high: float, integer: bool) -> tuple[float, float]:
-    """Return bounds rounded outwards to one digit of the range, or of the value itself for a constant."""
-    step = 10.0 ** math.floor(math.log10((high - low) or abs(high) or 1.0))
-    if integer:
-        step = max(step, 1.0)
-    # Division is more exact than multiplication by the inverse: 0.1 * 3 is not 0.3.
-    low, high = math.floor(low / step), math.ceil(high / step)
-    return (low * step, high * step) if step >= 1 else (low / round(1 / step), high / round(1 / step))
 
 
 def _comment(text: str) -> str:

@@ -7,6 +7,7 @@ read. Texts of rows leave this module only if they are words that everybody know
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ _LEADING = r"[+-]?0[0-9]+(?:\.[0-9]*)?"
 ISO = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
-_ZONED = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
+_ZONE = r"(?:Z|[+-]\d\d:?\d\d)"
 
 _WORDS_LIST = (
     "n/a na nil none null nan - -- . .. x unknown missing nd n.d. #n/a #null! #div/0! #value! #ref! #num! "
@@ -106,12 +107,16 @@ _PAIR = re.compile(r"\d{1,3} ?/ ?\d{1,3}", re.ASCII)
 
 @dataclass(frozen=True)
 class Cells:
-    """The distinct ``texts`` of a column, with the number of rows that have each; ``empty`` rows have none."""
+    """The distinct ``texts`` of a column, with the number of rows that have each; ``empty`` rows have none.
+
+    ``which`` is the position of each row's text, -1 for an empty one.
+    """
 
     name: str
     texts: Sequence[str]
     counts: Counts
     empty: int = 0
+    which: Counts | None = None
 
     @property
     def rows(self) -> int:
@@ -128,6 +133,7 @@ class Cells:
 class Found:
     """What a column's cells are: ``numbers`` or ``times`` of the distinct values, or their ``labels``, with counts.
 
+    Where the cells were texts, ``labels`` are those of the numbers or times as well, and ``cells`` are all of them.
     ``notes`` are sentences for the draft's editor, ``entries`` those of the column in a source file (values as TOML),
     and ``missing`` counts the rows whose cell stands for a missing value.
     """
@@ -143,11 +149,14 @@ class Found:
     whole: bool = False  # numbers, none of which was written with a point
     either: bool = False  # numbers that a decimal comma would make others
     ordered: bool = False
+    cells: Cells | None = None
 
 
 def recognise(cells: Cells, *, rare: int = 10, mark: str = ".") -> Found:
     """Return what the cells of a column are; ``mark`` is the decimal mark wherever both would do."""
-    words = {text: int(count) for text, count in zip(cells.texts, cells.counts, strict=True) if _stands_for_none(text)}
+    none = frozenset(MISSING)
+    places = [at for at, text in enumerate(cells.texts) if text in none or text.isspace()]
+    words = {cells.texts[at]: int(cells.counts[at]) for at in places}
     held = cells.kept(np.array([text not in words for text in cells.texts], bool)) if words else cells
     words = {text: count for text, count in words.items() if text.strip()}
     if not held.texts:
@@ -172,10 +181,6 @@ def recognise(cells: Cells, *, rare: int = 10, mark: str = ".") -> Found:
     return found
 
 
-def _stands_for_none(text: str) -> bool:
-    return text in MISSING or not text.strip()
-
-
 def _boolean(cells: Cells) -> Found | None:
     if len(cells.texts) > 6 or not {text.lower() for text in cells.texts} <= {"true", "false"}:
         return None
@@ -196,7 +201,7 @@ def as_times(cells: Cells, rare: int, declared: Sequence[str] | None = None) -> 
     if declared is None and all_match(cells.texts, ISO):
         times = parsed_times(cells.texts)
         if times is not None:
-            return Found("time", cells.counts, cells.empty, times=times)
+            return Found("time", cells.counts, cells.empty, times=times, labels=cells.texts)
     sample = [text.strip() for text in _sample(cells.texts)]
     fitting = {form: sum(map(bool, map(pattern.fullmatch, sample))) for form, pattern in _likely(sample)}
     least = max(1, len(sample) - _ODD)
@@ -230,7 +235,7 @@ def as_times(cells: Cells, rare: int, declared: Sequence[str] | None = None) -> 
     if "%y" in best[0]:
         found.notes.append("years of two digits are read as 1969 to 2068")
     _set_apart(found, cells, times.isna().to_numpy(), rare)
-    found.times = times[times.notna()].reset_index(drop=True)
+    found.times, found.labels = times[times.notna()].reset_index(drop=True), cells.kept(times.notna().to_numpy()).texts
     return found
 
 
@@ -242,7 +247,7 @@ def _likely(sample: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
 
 def parsed_times(texts: Sequence[str]) -> pd.Series[Any] | None:
     """Return ISO 8601 texts as times (in UTC if any has a zone); ``None`` if one is not in the calendar."""
-    aware = any(_ZONED.search(text, 10) for text in texts)
+    aware = bool(_matches(texts, rf".{{10}}.*{_ZONE}").any())
     if len(texts) < _MANY:
         return _far_times(texts, aware)
     column = pd.Series(list(texts), dtype=object)  # independent of pandas' default type for text
@@ -695,6 +700,16 @@ def looks_like_a_value(name: str) -> bool:
     return bool(re.fullmatch(f"{PLAIN}|{_LEADING}|{ISO}", text)) or any(
         form.fullmatch(text) for form in _FORMS.values()
     )
+
+
+def outwards(low: float, high: float, integer: bool) -> tuple[float, float]:
+    """Return bounds rounded outwards to one digit of the range, or of the value itself for a constant."""
+    step = 10.0 ** math.floor(math.log10((high - low) or abs(high) or 1.0))
+    if integer:
+        step = max(step, 1.0)
+    # Division is more exact than multiplication by the inverse: 0.1 * 3 is not 0.3.
+    low, high = math.floor(low / step), math.ceil(high / step)
+    return (low * step, high * step) if step >= 1 else (low / round(1 / step), high / round(1 / step))
 
 
 def key_of(name: str) -> str:

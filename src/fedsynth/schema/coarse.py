@@ -78,7 +78,7 @@ class CoarseColumn:
         assert isinstance(self.finer, Datetime)
         assert isinstance(self.form, Part)
         gone = np.isnan(values)
-        found = _parts(self.finer, np.where(gone, 0.0, values))[self.form.part]
+        found = parts_of(self.finer, np.where(gone, 0.0, values))[self.form.part]
         return np.where(gone, self.column.size - 1, found)
 
 
@@ -275,7 +275,7 @@ def _moved_times(values: Mapping[str, NDArray[Any]], column: Datetime, several: 
 
 def _moved(column: Datetime, times: Floats, part: str, code: Integers, within_month: bool) -> Floats:
     """Return known times moved to another ``part``, whose ``code`` is given; within the month, if that is asked for."""
-    now, day = _parts(column, times), _DAY * 1e6 / column.microseconds
+    now, day = parts_of(column, times), _DAY * 1e6 / column.microseconds
     found: Floats
     if part == "hour":
         found = times + (code - now["hour"]) * day / 24
@@ -294,7 +294,7 @@ def _moved(column: Datetime, times: Floats, part: str, code: Integers, within_mo
     return found
 
 
-def _parts(column: Datetime, times: Floats) -> dict[str, Integers]:
+def parts_of(column: Datetime, times: Floats) -> dict[str, Integers]:
     """Return parts of known times in the column's own zone: weekday (0 is Monday), month and hour from 0, and dates."""
     series = column.series(times)
     clock = series.dt.tz_localize(None) if column.timezone is not None else series

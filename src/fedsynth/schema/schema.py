@@ -362,6 +362,13 @@ def _remarks(comments: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in comments)
 
 
+def lines_of(column: Column, beside: Column) -> list[str]:
+    """Return the entries of a ``column`` as TOML lines: those that another one lacks, or all of another type."""
+    entries, known = entries_of(column), entries_of(beside) if column.kind == beside.kind else {}
+    changed = {key: value for key, value in entries.items() if key != "name" and known.get(key) != value}
+    return _lines(changed).splitlines()
+
+
 def _lines(entries: Mapping[str, Any]) -> str:
     return "".join(f"{key} = {_inline(value)}\n" for key, value in entries.items())
 
