@@ -170,6 +170,7 @@ PLAIN = [
     ("compare", f"--data patients.csv {RUN}", 6),
     ("bench", "bench.toml --list", 0),
     ("deploy init", f"federation --schema schema.toml --sites north --method oneshot --trust local {BUDGET} --json", 0),
+    ("site adapt", "patients.csv --schema schema.toml --out north.toml", 0),
     ("site join", "federation/invitations/north.toml site --fingerprint FINGERPRINT-1 --json", 0),
     ("deploy admit", "federation site/north.request --fingerprint FINGERPRINT-1 --json", 0),
     ("deploy try", "federation --data patients.csv --out rehearsal", 6),

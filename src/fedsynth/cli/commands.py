@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
@@ -22,6 +22,11 @@ from fedsynth.files import Records, load_object, write_whole
 from fedsynth.privacy.device import Device, computing_on
 from fedsynth.progress import shown
 from fedsynth.runs.job import DEMO_DATA, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedsynth.data.read import FileCheck
 
 _RARE = (
     *("records", "seed", "rows", "workload", "public_sizes", "sites_per_person", "person", "format"),
@@ -452,27 +457,79 @@ def schema_check(file: str, /, *, schema: Path, records: Records | None = None, 
     agreed = Schema.load(schema)
     report = check_table(open_source(file, records=records), agreed)
     if json_:
-        print(
-            json.dumps(
-                {
-                    "fits": report.ok,
-                    "rows": report.rows,
-                    "left_out": report.left_out,
-                    "readable": report.readable,
-                    "digest": agreed.digest,
-                    "problems": report.problems,
-                    "warnings": formula_warnings(agreed),
-                }
-            )
-        )
+        facts = {**_check_facts(report), "digest": agreed.digest, "warnings": formula_warnings(agreed)}
+        print(json.dumps(facts))
     else:
-        for problem in report.problems:
-            tell(f"- {problem}")
-        for warning in formula_warnings(agreed):
-            tell(f"- WARNING: {warning}")
-        if report.readable:
-            left_out = f", {report.left_out} of them left out; the file {'fits' if report.ok else 'does not fit'}"
-        else:
-            left_out = ", none of which can be used: a column is missing or cannot be read; the file does not fit"
-        tell(f"{errors.number_of(report.rows, 'row')}{left_out} {schema} (schema digest {agreed.digest[:12]})")
+        _tell_check(report, formula_warnings(agreed), f"{schema} (schema digest {agreed.digest[:12]})")
     return None if report.ok else 3
+
+
+def _check_facts(report: FileCheck) -> dict[str, Any]:
+    facts = {"fits": report.ok, "rows": report.rows, "left_out": report.left_out, "readable": report.readable}
+    return {**facts, "problems": report.problems}
+
+
+def _tell_check(report: FileCheck, risky: Sequence[str], schema: str) -> None:
+    for problem in report.problems:
+        tell(f"- {problem}")
+    for warning in risky:
+        tell(f"- WARNING: {warning}")
+    if report.readable:
+        left_out = f", {report.left_out} of them left out; the file {'fits' if report.ok else 'does not fit'}"
+    else:
+        left_out = ", none of which can be used: a column is missing or cannot be read; the file does not fit"
+    tell(f"{errors.number_of(report.rows, 'row')}{left_out} {schema}")
+
+
+def site_adapt(file: Path, /, *, schema: Path, out: Path | None = None, person: str = "", json_: bool = False) -> None:
+    """Draft a site's source file: how its own export is read for the agreed schema.
+
+    For each column of the schema, the file's column is proposed by name and by values, and with it the forms of dates
+    and numbers, codes by meaning, units and words for missing, each with the number of cells that fit. Comments that
+    begin with LOOK ask for a decision. No run reads the rows until a person has deleted the line draft = true. At the
+    end, the rows are validated as by `fedsynth schema check`. The drafted file never leaves the site; it names no value
+    that fewer than ten rows have.
+
+    Examples:
+
+      fedsynth site adapt export.csv --schema agreed.toml --out north.toml
+
+    Parameters
+    ----------
+    file
+        The site's own file: .csv, .tsv or .txt (also .gz), .xlsx, or .parquet.
+    schema
+        Schema file (TOML) on which all sites have agreed.
+    out
+        Source file (TOML) to write; it must not exist yet. Without it, the draft is printed.
+    person
+        Column of the file that identifies persons, of which no value is named. Default: those that look like it.
+    """
+    from fedsynth.data.adapt import adapt
+    from fedsynth.data.read import check_table
+    from fedsynth.schema import Schema
+
+    if out is not None and out.exists():
+        raise errors.FedsynthError(f"{out} exists and may have been edited by hand; choose another --out")
+    if "://" in str(file):
+        raise errors.Unsupported(f"{file}: of a database only columns can be renamed; write a view there")
+    agreed = Schema.load(schema)
+    file.stat()  # an error that says so, if there is no such file
+    with shown(not json_) as progress:
+        folder = Path() if out is None else out.parent
+        drafted = adapt(file, agreed, folder, name=out.name if out else "the draft", person=person, progress=progress)
+    report = check_table(drafted.rows, agreed)
+    if out is not None:
+        write_whole(out, drafted.text)
+    if json_:
+        print(json.dumps({"source": drafted.text, "looks": drafted.looks, **_check_facts(report)}))
+        return
+    if out is None:
+        print(drafted.text)
+    else:
+        for look in drafted.looks:
+            tell(f"LOOK: {look}")
+    _tell_check(report, [], f"{schema}, once the draft is confirmed")
+    if out is not None:
+        decisions = errors.number_of(len(drafted.looks), "decision")
+        tell(f"\n{decisions} marked LOOK in {out}. Make them, compare the rest, then delete its line draft = true.")

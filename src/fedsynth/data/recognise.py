@@ -1,7 +1,7 @@
 """What the cells of a column are, from its distinct texts with their counts: for drafts of schemas alone.
 
 A rule here looks at all rows of one site. What it finds is a proposal for a person, never the way in which rows are
-read. Texts of rows leave this module only if they are words that everybody knows (:data:`_WORDS`), or if at least
+read. Texts of rows leave this module only if they are words that everybody knows (:data:`WORDS`), or if at least
 ``rare`` rows have them.
 """
 
@@ -34,6 +34,7 @@ _SAMPLE = 400  # texts by which a form is chosen, before all are read by it
 
 PLAIN = r"[+-]?(?:(?:0|[1-9][0-9]{0,17})(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf"
 INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
+NUMBER = "([-+−]?[0-9](?:[0-9., ]*[0-9])?)"  # among other signs, as an expression of a source file
 _LEADING = r"[+-]?0[0-9]+(?:\.[0-9]*)?"
 ISO = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
@@ -42,9 +43,9 @@ _ZONE = r"(?:Z|[+-]\d\d:?\d\d)"
 
 _WORDS_LIST = (
     "n/a na nil none null nan - -- . .. x unknown missing nd n.d. #n/a #null! #div/0! #value! #ref! #num! "
-    "#name? k.a. n.v. total totals sum summe gesamt"
+    "#name? k.a. n.v. total totals sum summe gesamt unbekannt inconnu inconnue onbekend desconocido n.r. n.c."
 )
-_WORDS = frozenset(_WORDS_LIST.split()) | {"not available", "not done", "k. a.", "keine angabe", "grand total", "<na>"}
+WORDS = frozenset(_WORDS_LIST.split()) | {"not available", "not done", "k. a.", "keine angabe", "grand total", "<na>"}
 _TOTALS = re.compile(r"(?:grand |sub)?totals?:?|sum:?|summe:?|gesamt:?|insgesamt:?|averages?|mittelwert", re.IGNORECASE)
 
 _CURRENCY = r"(?:US\$|R\$|[$€£¥₹]|USD|EUR|CHF|GBP|SEK|NOK|DKK|JPY|Fr\.|kr\.?)"
@@ -58,7 +59,7 @@ _DRESSED = re.compile(
     r"(?P<digits>[0-9][0-9.,'’   ]*|[.,][0-9]+)(?P<power>[eE][+-]?[0-9]+)?"
     rf"(?P<gap>[   ]*)(?P<after>{_CURRENCY}|{_UNIT.pattern})?\s*(?P<close>\))?"
 )
-_KNOWN_UNITS = frozenset(_UNITS.split())
+KNOWN_UNITS = frozenset(_UNITS.split())
 _GROUPED = {
     mark: re.compile(
         rf"(?:[1-9][0-9]{{0,2}}(?P<by>[{other}'’   ])[0-9]{{3}}(?:(?P=by)[0-9]{{3}})*|0|[1-9][0-9]{{0,17}})"
@@ -101,7 +102,7 @@ def _form(form: str) -> re.Pattern[str]:
 
 
 _FORMS = {form: _form(form) for form in (day.replace("_", " ") + clock for day in _DAYS.split() for clock in _CLOCKS)}
-_CLOCK = re.compile(r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?(?: ?[AaPp][Mm])?", re.ASCII)
+CLOCK = re.compile(r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?(?: ?[AaPp][Mm])?", re.ASCII)
 _PAIR = re.compile(r"\d{1,3} ?/ ?\d{1,3}", re.ASCII)
 
 
@@ -203,7 +204,7 @@ def as_times(cells: Cells, rare: int, declared: Sequence[str] | None = None) -> 
         if times is not None:
             return Found("time", cells.counts, cells.empty, times=times, labels=cells.texts)
     sample = [text.strip() for text in _sample(cells.texts)]
-    fitting = {form: sum(map(bool, map(pattern.fullmatch, sample))) for form, pattern in _likely(sample)}
+    fitting = {form: sum(map(bool, map(pattern.fullmatch, sample))) for form, pattern in likely_forms(sample)}
     least = max(1, len(sample) - _ODD)
     forms = [form for form, count in fitting.items() if count >= least and 2 * count > len(sample)]
     read: dict[str, pd.Series[Any]] = {}
@@ -239,7 +240,7 @@ def as_times(cells: Cells, rare: int, declared: Sequence[str] | None = None) -> 
     return found
 
 
-def _likely(sample: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
+def likely_forms(sample: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
     """Return the forms that read at least one of the first texts that have a digit."""
     first = [text for text in sample if any(map(str.isdigit, text))][:8]
     return [(form, pattern) for form, pattern in _FORMS.items() if any(map(pattern.fullmatch, first))]
@@ -299,7 +300,7 @@ def _set_apart(found: Found, cells: Cells, odd: NDArray[np.bool_], rare: int) ->
     others = 0
     for at in np.flatnonzero(odd).tolist():
         text, count = cells.texts[at].strip(), int(cells.counts[at])
-        if count >= rare or text.lower() in _WORDS:
+        if count >= rare or text.lower() in WORDS:
             named.append(cells.texts[at])
             found.notes.append(f"{found.kind}s, but {number_of(count, 'cell')} read {text!r}")
         else:
@@ -450,7 +451,7 @@ class _Dress:
         if self.thousands:
             found["thousands"] = one_line(self.thousands)
         if self.before or self.after:
-            found["extract"] = "'([-+−]?[0-9](?:[0-9., ]*[0-9])?)'"
+            found["extract"] = f"'{NUMBER}'"
         return found
 
 
@@ -479,7 +480,7 @@ def _dress(sample: Sequence[str], mark: str) -> _Dress | None:
 
 def _is_unit(match: re.Match[str]) -> bool:
     unit = match["after"]
-    known = unit.lower().partition("/")[0].rstrip("²³") in _KNOWN_UNITS or bool(re.fullmatch(_CURRENCY, unit))
+    known = unit.lower().partition("/")[0].rstrip("²³") in KNOWN_UNITS or bool(re.fullmatch(_CURRENCY, unit))
     return bool(match["gap"]) or known or unit.startswith("[")
 
 
@@ -563,9 +564,9 @@ def _take_out_sentinels(found: Found, rare: int) -> None:
         low, second, third, high = (float(numbers[finite[at]]) for at in (0, 1, -2, -1))
         out = None
         usual = low in (-9, -99, -999, -9999) and second >= 0 and counts[finite[0]] > 1
-        if usual or (_is_sentinel(low, int(counts[finite[0]]), rare) and second - low >= 0.25 * (high - second)):
+        if usual or (is_sentinel(low, int(counts[finite[0]]), rare) and second - low >= 0.25 * (high - second)):
             out = int(finite[0])
-        elif _is_sentinel(high, int(counts[finite[-1]]), rare) and high - third >= 0.25 * (third - low):
+        elif is_sentinel(high, int(counts[finite[-1]]), rare) and high - third >= 0.25 * (third - low):
             out = int(finite[-1])
         if out is None:
             return
@@ -582,7 +583,7 @@ def _take_out_sentinels(found: Found, rare: int) -> None:
         found.labels = [text for at, text in enumerate(found.labels) if at != out]
 
 
-def _is_sentinel(value: float, count: int, rare: int) -> bool:
+def is_sentinel(value: float, count: int, rare: int) -> bool:
     """Return whether a value that many rows share is written as codes for missing are: 999, -9, -200 or 8888."""
     digits = f"{abs(value):.10g}".strip("0.") or "0"
     typical = (len(set(digits)) == 1 and digits[0] in "789") or value in (-200, -100, -1000)
@@ -610,7 +611,7 @@ def _labelled(cells: Cells, rare: int, *, code: bool) -> Found:
         return _identifier(found, "looks like an identifier, by its name or form", distinct < rows)
     if distinct > 50 and not coded and _numbered_evenly(first, cells.counts):
         return _identifier(found, "looks like an identifier: a letter and a number, spread evenly", distinct < rows)
-    if sum(map(bool, map(_CLOCK.fullmatch, first))) == len(first):
+    if sum(map(bool, map(CLOCK.fullmatch, first))) == len(first):
         found.notes.append(
             f'looks like times of day; a source file joins it with its day: from = ["…", {one_line(cells.name)}]'
         )

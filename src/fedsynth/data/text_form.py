@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 
 from fedsynth.data.read import read_frame
 from fedsynth.data.recognise import looks_like_a_value, one_line
 from fedsynth.data.sources import open_source
+from fedsynth.data.sources.files import is_csv
 from fedsynth.errors import SchemaError, number_of
 from fedsynth.files import Records
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
 _SEPARATORS = ",;\t|"
 _START = 1 << 20  # bytes from which the form is found
 _LINES = 300
@@ -78,7 +79,7 @@ def read_raw(place: str, records: Records | None = None) -> tuple[pd.DataFrame, 
     """
     path = Path(place)
     usual = path.suffix.lower() == ".csv"
-    if path.suffix.lower() not in SUFFIXES or not path.is_file() or (usual and records == "rfc4180"):
+    if not is_csv(path) or not path.is_file() or (usual and records == "rfc4180"):
         return read_frame(open_source(place, records=records), strict=True), []
     form = text_form(path)
     if form.is_default and usual:
@@ -88,7 +89,7 @@ def read_raw(place: str, records: Records | None = None) -> tuple[pd.DataFrame, 
 
 def text_form(path: Path) -> TextForm:
     """Return the form of a text file; raises :class:`SchemaError` if it is no text, or has no header."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         start = file.read(_START)
     if kind := next((kind for begins, kind in _KINDS.items() if start.startswith(begins)), ""):
         raise SchemaError(f"{path.name} is {kind}, not text; save its table as CSV, with a header")
@@ -109,6 +110,11 @@ def text_form(path: Path) -> TextForm:
     return replace(form, encoding=encoding)
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file, which may be compressed (.gz)."""
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
 def _encoding(path: Path, start: bytes) -> str:
     for mark, name in ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
         if start.startswith(mark):
@@ -116,7 +122,7 @@ def _encoding(path: Path, start: bytes) -> str:
     if start.startswith(codecs.BOM_UTF8):
         return "utf-8"
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with path.open("rb") as file:
+    with _opened(path) as file:
         try:
             while block := file.read(_START):
                 decoder.decode(block)
@@ -167,7 +173,9 @@ def _fitted(lines: Sequence[str], mark: str, declared: bool) -> tuple[tuple[Any,
 
 def _read(path: Path, form: TextForm, records: Records | None) -> pd.DataFrame:
     """Return a text file's cells as text, read by its form."""
-    text = path.read_bytes().decode(form.encoding, "strict" if form.encoding == "utf-8" else "replace")
+    with _opened(path) as file:
+        content = file.read()
+    text = content.decode(form.encoding, "strict" if form.encoding == "utf-8" else "replace")
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     begins = 0
     for _ in range(form.first_line):

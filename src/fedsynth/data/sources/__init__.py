@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from fedsynth.data.sources.files import SOURCE_FILE, WORKBOOK, CsvRows, open_file
 from fedsynth.data.sources.source_file import PLAIN, CsvSection, SourceFile
@@ -18,6 +18,9 @@ from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.files import Records
 from fedsynth.plugins import installed, load
 from fedsynth.rows import Source
+
+if TYPE_CHECKING:
+    from fedsynth.data.sources.declared import DeclaredRows
 
 _DATABASES = ("postgresql", "postgres")
 
@@ -77,9 +80,9 @@ def _opened(text: str, folder: Path) -> Source:
         raise Unsupported(f"no source for {scheme}:// is installed; use a file, or postgresql://...?table=schema.name")
     path = folder / text
     if path.suffix.lower() == SOURCE_FILE:
-        return _declared(path.name, SourceFile.load(path), path.parent)
+        return declared_rows(path.name, SourceFile.load(path), path.parent)
     if path.suffix.lower() == WORKBOOK:
-        return _declared(path.name, SourceFile(data=path.name), path.parent)
+        return declared_rows(path.name, SourceFile(data=path.name), path.parent)
     if (found := open_file(path)) is None:
         raise Unsupported(
             f"{path.name} is no .csv, .tsv, .txt (also .gz), .xlsx or .parquet file, nor a source file (.toml); save "
@@ -88,7 +91,8 @@ def _opened(text: str, folder: Path) -> Source:
     return found
 
 
-def _declared(name: str, told: SourceFile, folder: Path) -> Source:
+def declared_rows(name: str, told: SourceFile, folder: Path) -> DeclaredRows:
+    """Return the rows that the source file ``told`` declares, which is called ``name`` and lies in ``folder``."""
     from fedsynth.data.sources.declared import DeclaredRows
 
     def opened(text: str, sheet: str, csv: CsvSection) -> Source:

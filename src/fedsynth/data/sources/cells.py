@@ -95,7 +95,7 @@ class Reading:
         return found.take(cells.indices)
 
     def _read(self, texts: Any) -> tuple[Any, list[tuple[str, Any]]]:
-        gone = self._is_missing(texts)
+        gone = self.is_missing(texts)
         texts, faults = pc.if_else(gone, None, texts), []
         if self.forms.extract:
             matches = pc.match_substring_regex(texts, self.forms.extract)
@@ -108,14 +108,14 @@ class Reading:
             values = [f"{v}{exact}" if isinstance(v, float) else str(v) for v in self.forms.recode.values()]
             at = pc.index_in(texts, names)
             texts = pc.if_else(pc.is_valid(at), pa.array(values, pa.string()).take(at), texts)
-        texts = pc.if_else(self._is_missing(texts), None, texts)
+        texts = pc.if_else(self.is_missing(texts), None, texts)
         if self.kind == "text":
             return texts, faults
         read = self._numbers if self.kind == "number" else self._times
         values, found = read(texts)
         return values, faults + found
 
-    def _is_missing(self, texts: Any) -> Any:
+    def is_missing(self, texts: Any) -> Any:
         """Return which cells are empty, or stand for a missing value by text or by value; none of them is null."""
         words = [str(word) for word in self.forms.missing]
         gone = pc.is_in(texts, pa.array(["", *words], pa.string()))

@@ -167,7 +167,7 @@ class DeclaredRows:
         """
         self.require(wanted)
         sources = self._sources(list(wanted))
-        readings = {name: self._reading(name, column) for name, column in wanted.items()}
+        readings = {name: self.reading(name, column) for name, column in wanted.items()}
         numbers = {one for name, reading in readings.items() if reading.kind == "number" for one in sources[name]}
         lookup = None if self.told.lookup is None else _Lookup.read(self, sources, numbers)
         for base, raw in zip(self.bases, self._raw, strict=True):
@@ -183,7 +183,8 @@ class DeclaredRows:
                     lines = [BadLine(line.number, several + line.wrong) for line in bad]
                     yield self._mapped(table, sources, readings, lookup), lines
 
-    def _reading(self, name: str, column: Column | None) -> Reading:
+    def reading(self, name: str, column: Column | None) -> Reading:
+        """Return how the cells of a column are read, for a ``column`` of the schema or for none."""
         from fedsynth.data.sources.cells import Reading  # imports pyarrow
 
         forms, kind = self.told.forms(name), "text"

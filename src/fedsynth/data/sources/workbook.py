@@ -35,26 +35,38 @@ class WorkbookRows(RowFile):
     names: tuple[str, ...] = ()
     is_text = True
 
-    def _rows(self) -> Iterator[list[Any]]:
-        """Yield the rows from ``first_line`` on; raises :class:`SchemaError` for a file that is no workbook."""
+    def sheets(self) -> list[str]:
+        """Return the names of the workbook's sheets; raises :class:`SchemaError` for a file that is no workbook."""
+        return list(self._book().sheet_names)
+
+    def _book(self) -> Any:
         with from_extra("excel", "reading workbooks (.xlsx) needs the package python-calamine"):
             import python_calamine as calamine
         try:
-            book = calamine.CalamineWorkbook.from_object(self.file)
+            return calamine.CalamineWorkbook.from_object(self.file)
+        except calamine.CalamineError as error:
+            raise SchemaError(f"{self.file.name} is no workbook or is damaged ({error}); save it again") from error
+
+    def rows(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the rows from ``first_line`` on with their numbers, from 1; raises what :meth:`sheets` does."""
+        book = self._book()
+        from python_calamine import CalamineError
+
+        try:
             if self.sheet and self.sheet not in book.sheet_names:
                 known = listed(book.sheet_names, "it has")
                 raise SchemaError(f"{self.file.name} has no sheet {self.sheet!r}; {known}")
             sheet = book.get_sheet_by_name(self.sheet or book.sheet_names[0])
             above = sheet.start[0] if sheet.start else 0  # empty rows, which iter_rows skips
             rows = iter(sheet.iter_rows())
-        except (calamine.CalamineError, IndexError) as error:
+        except (CalamineError, IndexError) as error:
             raise SchemaError(f"{self.file.name} is no workbook or is damaged ({error}); save it again") from error
         for at, row in enumerate(rows, above + 1):
             if at >= self.first_line:
-                yield row
+                yield at, row
 
     def _names(self) -> list[str]:
-        return list(self.names) or self._header(next(self._rows(), []))
+        return list(self.names) or self._header(next(self.rows(), (0, []))[1])
 
     def _header(self, row: Sequence[Any]) -> list[str]:
         texts = [_text(cell, exact=False).strip() for cell in row]
@@ -75,7 +87,7 @@ class WorkbookRows(RowFile):
 
         from fedsynth.data.sources.arrow import with_counts
 
-        rows = self._rows()
+        rows = (row for _, row in self.rows())
         names = list(self.names) or self._header(next(rows, []))
         at = [(name, names.index(name), column is not None and column.is_number) for name, column in wanted.items()]
         held: list[list[Any]] = []
