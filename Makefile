@@ -11,7 +11,7 @@ DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
 BENCH := $(VENV)/.bench
 
-.PHONY: help setup size demo quick fences docs html test matrix test-slow test-deployment chaos postgres browser check bench published published-quick format clean
+.PHONY: help setup size demo quick fences docs html test matrix test-slow test-deployment chaos postgres spark browser check bench published published-quick format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-deployment  a Flower SuperLink, a server and four sites as real processes"
 	@echo "make chaos      deployed runs under faults: each at every process, and many at random (an hour)"
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
+	@echo "make spark      counts by Spark on this machine, in an environment of its own (a JRE: Debian, as root)"
 	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
@@ -126,6 +127,18 @@ chaos: $(STAMP)
 
 postgres:
 	ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null || command -v postgres || (apt-get update -qq && apt-get install -y -qq postgresql)
+
+# Spark 4.0 needs pandas 2.2; ibis knows no later Spark.
+$(VENV)/spark/.installed: pyproject.toml constraints.txt
+	command -v java || (apt-get update -qq && apt-get install -y -qq default-jre-headless)
+	$(PYTHON) -m venv $(@D)
+	sed '/^pandas==/d' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt 'pandas==2.2.*' \
+	  'ibis-framework[pyspark]>=12,<13' -e '.[sql,test]'
+	touch $@
+
+spark: $(VENV)/spark/.installed
+	$(TESTING) $(VENV)/spark/bin/pytest -m spark tests/data/test_spark.py
 
 browser:
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)

@@ -1,4 +1,4 @@
-"""Time and memory of reading, streaming or counting in place a site's rows, from PostgreSQL and from Parquet.
+"""Time and memory of reading, streaming or counting in place a site's rows, from PostgreSQL, DuckDB and Parquet.
 
     python -m benchmarks.rows [--rows 10000000] [--folder DIR]
 
@@ -22,6 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 from tests.data.postgres import Server, server
@@ -94,7 +95,7 @@ def read(source: Source) -> AbstractContextManager[Rows]:
 
 
 def counted(source: Source) -> AbstractContextManager[Rows]:
-    """Open a snapshot whose tables PostgreSQL counts."""
+    """Open a snapshot whose tables the database counts."""
     return source.counted(SCHEMA)
 
 
@@ -110,6 +111,9 @@ WAYS: dict[str, Way] = {
     "PostgreSQL counts its rows": ("table", counted, ()),
     "PostgreSQL counts one pair": ("table", counted, ((2, 12),)),
     "PostgreSQL counts all 105 pairs": ("table", counted, PAIRS),
+    "DuckDB counts its rows": ("duckdb", counted, ()),
+    "DuckDB counts one pair": ("duckdb", counted, ((2, 12),)),
+    "DuckDB counts all 105 pairs": ("duckdb", counted, PAIRS),
     "Parquet: read the rows, count all 105 pairs": ("file", read, PAIRS),
     "Parquet: stream the rows, count all 105 pairs": ("file", streamed, PAIRS),
 }
@@ -204,6 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.update(environment)
         places = {"table": running.uri("table=visits&timeout=7200"), "file": str(Path(folder, "visits.parquet"))}
         _written(open_source(places["table"]), Path(places["file"]))
+        with duckdb.connect(str(Path(folder, "visits.duckdb"))) as connection:
+            connection.execute(f"CREATE TABLE visits AS SELECT * FROM '{places['file']}'")
+        places["duckdb"] = f"duckdb://{folder}/visits.duckdb?table=visits"
         size = running.run("SELECT pg_size_pretty(pg_table_size('visits'))")
         sizes = f"{size} in PostgreSQL, {Path(places['file']).stat().st_size / 2**20:.0f} MB in Parquet"
         for way in (one for one in WAYS if given.ways in one):

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.data import postgres
 
-from fedsynth.data.sources.ibis import CountedRows, place
-from fedsynth.data.sources.postgres import _CANONICAL, counted_value, parse_address, quote_text, run, session
+from fedsynth.data.sources.ibis import CountedRows, _compared, canonical, place
+from fedsynth.data.sources.postgres import counted_value, parse_address, quote_text, run, session
 from fedsynth.encoding import encode_column
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.canonical import DECIMAL, POWER, TIME, TRUTH_VALUES, canonical_text
-from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric, codes_of_texts
 
 ibis = pytest.importorskip("ibis", reason="the extra [sql] is not installed")
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
@@ -62,6 +62,8 @@ def coded(column: Column, family: str, relation: str, missing_values: Sequence[s
     """The SQL of a column's codes, of a relation that numbers its rows."""
     value, kind = counted_value(column, family, family, missing_values)
     rows = ibis.table({"number": "int64", "v": kind}, name="rows")
+    if isinstance(column, Categorical) and kind == "string":
+        rows = rows.mutate(v=_compared(rows.v, codes_of_texts(column, missing_values)))
     codes = rows.select("number", code=place(column, Axis(0), rows.v, missing_values).cast("int32"))
     sql = ibis.to_sql(codes.order_by("number").select("code"), dialect="postgres")
     return f"WITH rows AS (SELECT number, {value} AS v FROM {relation} OFFSET 0) {sql}"
@@ -197,8 +199,9 @@ spelled = words | valued.filter(lambda text: len(text) < 300)
 @given(held=st.lists(valued, min_size=1, max_size=30))
 def test_canonical_texts(ask, held):
     rows = ", ".join(f"({number}, {quote_text(text)})" for number, text in enumerate(held))
-    value = _CANONICAL.replace("VALUE", '(x COLLATE "C")')
-    found = ask(f"SELECT {value} AS canonical FROM (VALUES {rows}) AS t(number, x) ORDER BY number")
+    table = ibis.table({"number": "int64", "x": "string"}, name="t")
+    sql = ibis.to_sql(table.order_by("number").select(canonical=canonical(table.x)), dialect="postgres")
+    found = ask(f"WITH t(number, x) AS (VALUES {rows}) {sql}")
     assert found.column(0).to_pylist() == list(map(canonical_text, held))
     assert [canonical_text(canonical_text(text)) for text in held] == list(map(canonical_text, held))
 

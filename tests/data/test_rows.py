@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, date, datetime, timedelta, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +183,7 @@ def written(value: Any) -> str:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Source]]:
-    """The same rows as a CSV file, as a Parquet file, and where a server is installed as a table of PostgreSQL."""
+    """The same rows as CSV and Parquet, in DuckDB, in SQLite, and where a server is installed in PostgreSQL."""
     folder, rows = tmp_path_factory.mktemp("rows"), nasty()
     pq.write_table(rows, folder / "rows.parquet", row_group_size=700)
     with (folder / "rows.csv").open("w", newline="", encoding="utf-8") as file:
@@ -192,8 +194,35 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Sour
         "csv": open_source("rows.csv", folder, records="rfc4180"),  # labels hold newlines
         "parquet": open_source("rows.parquet", folder),
     }
+    if find_spec("duckdb"):
+        found["duckdb"] = open_source(table_in_duckdb(folder, rows), folder)
+    if find_spec("regex"):  # which ibis needs for SQLite
+        found["sqlite"] = open_source(table_in_sqlite(folder, rows), folder, immutable=True)
     with pytest.MonkeyPatch.context() as patch, table_in_postgres(folder / "rows.csv", patch) as address:
         yield found | ({"postgres": open_source(address)} if address else {})
+
+
+def table_in_duckdb(folder: Path, rows: pa.Table) -> str:
+    import duckdb
+
+    with duckdb.connect(str(folder / "rows.duckdb")) as connection:
+        connection.register("given", rows)
+        connection.execute("CREATE TABLE nasty AS SELECT * FROM given")
+    return "duckdb://rows.duckdb?table=nasty"
+
+
+def table_in_sqlite(folder: Path, rows: pa.Table) -> str:
+    """SQLite has no type of times: they are texts."""
+    kinds = {"text": "text", "int8": "bigint", "int4": "integer", "bool": "boolean", "float8": "double",
+             "numeric": "double", "date": "date", "timestamp": "timestamp", "timestamptz": "timestamp"}  # fmt: skip
+    columns = ", ".join(f"{name} {kinds[kind]}" for name, kind in zip(rows.column_names, TYPES, strict=True))
+    connection = sqlite3.connect(folder / "rows.db")
+    connection.execute(f"CREATE TABLE nasty ({columns})")
+    cells = ([v.isoformat() if isinstance(v, date) else v for v in row.values()] for row in rows.to_pylist())
+    connection.executemany(f"INSERT INTO nasty VALUES ({', '.join('?' * rows.num_columns)})", cells)
+    connection.commit()
+    connection.close()
+    return "sqlite://rows.db?table=nasty"
 
 
 @contextmanager
@@ -225,10 +254,11 @@ def streamed(source: Source, schema: Schema) -> AbstractContextManager[Rows]:
     return stream(source, schema, chunk_rows=500)
 
 
+DATABASES = ("postgres", "duckdb", "sqlite")
 Way = Callable[[Source, Schema], AbstractContextManager[Rows]]
 WAYS: list[tuple[str, Way]] = [
-    *itertools.product(["csv", "parquet", "postgres"], [read, streamed]),
-    ("postgres", counted),
+    *itertools.product(["csv", "parquet", "postgres", "duckdb", "sqlite"], [read, streamed]),
+    *itertools.product(DATABASES, [counted]),
 ]
 each_way = pytest.mark.parametrize(("place", "way"), WAYS, ids=[f"{place}-{way.__name__}" for place, way in WAYS])
 
@@ -265,7 +295,7 @@ def questions(rng: np.random.Generator) -> list[Axis]:
 @each_way
 def test_every_axis_is_counted_alike(sources, expected, place, way, monkeypatch):
     if place not in sources:
-        pytest.skip("no PostgreSQL server is installed here")
+        pytest.skip(f"nothing for {place} is installed here")
     monkeypatch.setattr(ibis, "_PAIRS", 3)
     rng = np.random.default_rng(5)
     axes = questions(rng)
@@ -310,7 +340,7 @@ def test_numbers_and_times_as_text(tmp_path, sources, place, way):
     schema = Schema(
         (Numeric("x", 0, 10, bins=4, missing=True), Datetime("t", "1999", "2001", missing=True), Boolean("b", True))
     )
-    if place == "postgres":
+    if place in DATABASES:
         if way is not counted or place not in sources:
             pytest.skip("read as text, like every text of a database")
         with (

@@ -339,7 +339,7 @@ def test_sources_of_a_configuration(tmp_path):
     text, typed = open_source("rows.csv", tmp_path), open_source("/data/rows.parquet", tmp_path)
     assert (text.file, text.is_text) == (tmp_path / "rows.csv", True)
     assert (typed.file, typed.is_text) == (Path("/data/rows.parquet"), False)
-    for other in ("mysql://db/x", "https://example.org/rows.csv", "rows.ods"):
+    for other in ("nosuch://db/x", "https://example.org/rows.csv", "rows.ods"):
         with pytest.raises(Unsupported):
             open_source(other, tmp_path)
 

@@ -225,7 +225,13 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
         ("peers", {"south": "ab" * 32}, FedsynthError, "peers is unknown"),
         ("source", {"data": "rows.csv"}, FedsynthError, r"\[source\] schema is missing"),
-        ("source", {**CONTENT["source"], "data": "mysql://h/d"}, Unsupported, "no source for"),
+        ("source", {**CONTENT["source"], "data": "nosuch://h/d"}, Unsupported, "no source for"),
+        (
+            "source",
+            {**CONTENT["source"], "immutable": True},
+            InvalidParameter,
+            r"\[source\]: immutable = true .* delete",
+        ),
         ("source", {**CONTENT["source"], "data": "postgresql://u:pass@h/d?table=t"}, FedsynthError, "password"),
         ("policy", {"budget": {"epsilon": 1.0, "delta": 1e-6}}, InvalidParameter, "trusts"),
         (

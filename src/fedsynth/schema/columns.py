@@ -742,6 +742,15 @@ def _instant(value: Any, zones: bool) -> int:
     return since_1970(time) if stamp is None else int(_microseconds(np.array([stamp]))[0])
 
 
+def microseconds_of_text(text: str, zones: bool, nothing: int) -> int:
+    """Return microseconds since 1970 of the time that a text stands for, as a datetime column reads it.
+
+    ``nothing`` stands for a text that is no time, or for a time with a time zone unless ``zones`` is true.
+    """
+    ticks = _instant(text, zones)
+    return nothing if ticks in (_NO_TIME, _ZONED) else ticks
+
+
 def _microseconds(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
     """Return microseconds since 1970, ``_NO_TIME`` for NaT; times too far away are clipped instead of overflowing."""
     unit = np.datetime_data(times.dtype)[0]

@@ -22,22 +22,30 @@ from fedsynth.rows import Source
 if TYPE_CHECKING:
     from fedsynth.data.sources.declared import DeclaredRows
 
-_DATABASES = ("postgresql", "postgres")
+_DATABASES = ("postgresql", "postgres", "duckdb")
 
 
-def open_source(text: str, folder: Path = Path(), records: Records | None = None) -> Source:
+def open_source(text: str, folder: Path = Path(), records: Records | None = None, *, immutable: bool = False) -> Source:
     """Open the source of rows that ``data`` in a site's configuration names, without reading any row yet.
 
     ``text`` is the path, relative to ``folder``, of a .csv, .tsv, .txt (also .gz), .xlsx or .parquet file or of a
-    source file (.toml, :class:`~fedsynth.data.sources.source_file.SourceFile`), or a table's address,
-    ``postgresql://user@host/database?table=schema.name``, without a password
-    (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme (the part before ``://``) are
-    opened by a plugin: what an installed package offers under the scheme's name, as an entry point in the group
-    ``fedsynth.sources``. ``records`` is the kind of a CSV file (:data:`~fedsynth.files.Records`; ``None``: ``lines``).
+    source file (.toml, :class:`~fedsynth.data.sources.source_file.SourceFile`), or a table's address, without a
+    password: ``postgresql://user@host/database?table=schema.name``
+    (:func:`fedsynth.data.sources.postgres.parse_address`), or ``duckdb:///path/file.duckdb?table=schema.name``.
+    Addresses with another scheme (the part before ``://``) are opened by a plugin: what an installed package offers
+    under the scheme's name, as an entry point in the group ``fedsynth.sources``; or else by an engine of ibis
+    (:func:`fedsynth.data.sources.engine.parse_address`), whose table the site promises to be ``immutable``. ``records``
+    is the kind of a CSV file (:data:`~fedsynth.files.Records`; ``None``: ``lines``).
     Raises :class:`Unsupported` for anything else, :class:`InvalidParameter` for ``records`` of another source than a
     CSV file, and :class:`FedsynthError` for an invalid address or source file.
     """
-    source = _opened(text, folder)
+    scheme, mark, _ = text.partition("://")
+    if immutable and (scheme in _DATABASES if mark else not text.lower().endswith(SOURCE_FILE)):
+        raise InvalidParameter(
+            "immutable = true is a promise for engines without a snapshot that fedsynth has tested; files, PostgreSQL "
+            "and DuckDB need none: delete it"
+        )
+    source = _opened(text, folder, immutable)
     if records is None:
         return source
     if not isinstance(source, CsvRows):
@@ -62,8 +70,12 @@ def plugin_of(text: str) -> str:
     return found[scheme].value if found else ""
 
 
-def _opened(text: str, folder: Path) -> Source:
+def _opened(text: str, folder: Path, immutable: bool = False) -> Source:
     scheme, mark, _ = text.partition("://")
+    if mark and scheme == "duckdb":
+        from fedsynth.data.sources import duckdb
+
+        return duckdb.parse_address(text, folder)
     if mark and scheme in _DATABASES:
         from fedsynth.data.sources.postgres import parse_address
 
@@ -76,11 +88,18 @@ def _opened(text: str, folder: Path) -> Source:
                 "package, or export the table to a file"
             )
         return source
+    if mark and installed("ibis.backends", _DATABASES, scheme):
+        from fedsynth.data.sources import engine
+
+        return engine.parse_address(text, folder, immutable=immutable)
     if mark:
-        raise Unsupported(f"no source for {scheme}:// is installed; use a file, or postgresql://...?table=schema.name")
+        raise Unsupported(
+            f"no source for {scheme}:// is installed; use a file, postgresql://...?table=schema.name, "
+            "duckdb:///FILE?table=NAME, or an engine that ibis connects to (pip install 'fedsynth[sql]')"
+        )
     path = folder / text
     if path.suffix.lower() == SOURCE_FILE:
-        return declared_rows(path.name, SourceFile.load(path), path.parent)
+        return declared_rows(path.name, SourceFile.load(path), path.parent, immutable)
     if path.suffix.lower() == WORKBOOK:
         return declared_rows(path.name, SourceFile(data=path.name), path.parent)
     if (found := open_file(path)) is None:
@@ -91,7 +110,7 @@ def _opened(text: str, folder: Path) -> Source:
     return found
 
 
-def declared_rows(name: str, told: SourceFile, folder: Path) -> DeclaredRows:
+def declared_rows(name: str, told: SourceFile, folder: Path, immutable: bool = False) -> DeclaredRows:
     """Return the rows that the source file ``told`` declares, which is called ``name`` and lies in ``folder``."""
     from fedsynth.data.sources.declared import DeclaredRows
 
@@ -102,7 +121,7 @@ def declared_rows(name: str, told: SourceFile, folder: Path) -> DeclaredRows:
             return WorkbookRows(folder / text, sheet, csv.first_line, csv.names)
         if text.lower().endswith(SOURCE_FILE):
             raise InvalidParameter(f"{name}: data names another source file; name the files with the rows")
-        source = _opened(text, folder)
+        source = _opened(text, folder, immutable)
         return replace(source, records=csv.records, form=csv) if isinstance(source, CsvRows) else source
 
     bases = tuple(opened(text, told.sheet, told.csv) for text in told.files)

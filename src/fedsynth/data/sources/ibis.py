@@ -1,12 +1,13 @@
 """Contingency tables counted by a database: ibis expressions, compiled to the database's SQL dialect.
 
-ibis only compiles and does not connect: the modules that implement a source's safety rules run the statements
-(:mod:`fedsynth.data.sources.postgres`).
+The modules that implement a source's safety rules run the statements (:mod:`fedsynth.data.sources.postgres`,
+:mod:`fedsynth.data.sources.engine`).
 
 Rule 1: all results of one :class:`CountedRows` refer to the same snapshot: later changes do not affect it.
 Rule 2: a row's cell on an axis is the same as in a :class:`~fedsynth.rows.Table`, even on bin edges, and the same rows
     are left out: those for which some cell is NULL. Values are compared with literals, by bisection, because a
-    database's own binning functions round.
+    database's own binning functions round. Doubles are written as quotients of integers and numbers are rounded by
+    ``floor``, because databases read decimals, and round halves, in different ways.
 Rule 3: all tables of a query come from one scan, which computes each value's cell once. Small tables are marginals of
     larger tables over blocks of axes, so that a scan needs tens of groupings instead of hundreds.
 """
@@ -14,6 +15,7 @@ Rule 3: all tables of a query come from one scan, which computes each value's ce
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ from fedsynth.errors import Unsupported
 from fedsynth.rows import NoSingleRows, PairBlock, count_pairs, pairs_of
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.schema.canonical import DECIMAL, POWER, TIME, TRUTH_VALUES, spells_value
 from fedsynth.schema.columns import (
     LARGEST_INTEGER,
     Boolean,
@@ -35,6 +38,9 @@ from fedsynth.schema.columns import (
 )
 from fedsynth.schema.derive import PLAIN, TINY, WHOLE, ColumnLink
 
+NO_TIME = -(2**63)
+"""Stands for a value that is no time where times are microseconds since 1970."""
+_ZEROS = 1100  # more than any power of ten in a text, and all its digits
 _SECOND = 10**6  # microseconds
 _PAIRS = 1 << 12  # pairs of axes counted in one scan for their products, to bound the tables held in memory
 _BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive several smaller tables from it
@@ -48,35 +54,28 @@ class Counting(Protocol):
     """
 
     @property
-    def dialect(self) -> str:
-        """The name that ibis gives to the database's SQL dialect, such as "postgres"."""
-
-    @property
-    def fence(self) -> str:
-        """SQL appended to a subquery so that its values are computed only once; may be empty."""
-
-    @property
     def types(self) -> Mapping[int, str]:
-        """ibis types (such as "int64") of the columns whose values are compared in SQL, by position.
+        """ibis types (such as "int64") of the values of all columns, by position.
 
-        Of any other column, the database receives no values, but each row's position on an axis.
+        A time of the type "int64" is microseconds since 1970, or :data:`NO_TIME` for a value that is no time.
         """
 
     @property
     def orders_text(self) -> bool:
         """Whether the database orders text in the same way as Python."""
 
-    def ask(
-        self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
-    ) -> Iterator[Any]:
+    def sql(self, expression: Any) -> str:
+        """Return an ibis expression in the database's SQL dialect."""
+
+    def ask(self, columns: Sequence[int], steps: Mapping[str, str], counts: Sequence[str]) -> Iterator[Any]:
         """Run the counting statements ``counts`` (SQL), and yield their replies as Arrow tables.
 
         A reply has three columns: the number of the statement, the cell of its contingency table (the position in C
         order), and the number of rows in that cell. If several replies have the same statement and cell, their numbers
-        of rows add up. All statements read one relation, the rows' positions on axes, which is computed only once. It
-        is called ``coded``, like the SQL that defines it: the end of ``WITH rows AS (...), {coded}``. The relation
-        ``rows`` is provided here: it has the values of each column j of ``columns`` in a column ``v{j}``, and the rows'
-        positions on each axis ``places[i]`` in a column ``p{i}``.
+        of rows add up. The statements read the relation ``coded``, the rows' positions on axes, which is computed only
+        once. It is the last of ``steps``, the SQL of relations by name, each of which reads the one before it, and the
+        first ``rows``. The relation ``rows`` is provided here: it has the values of each column j of ``columns`` in a
+        column ``v{j}``.
         """
 
     def rows_read(self) -> int:
@@ -91,8 +90,8 @@ class CountedRows(NoSingleRows):
         self.schema = schema
         self._database = database
         self._kept: int | None = None
-        for position, column in enumerate(schema.asked):
-            if position in database.types and not can_place(column):
+        for column in schema.asked:
+            if not can_place(column):
                 raise Unsupported(
                     f"column {column.name!r} has too fine a unit for its bounds to be counted in the database; let the "
                     "site read its rows"
@@ -103,8 +102,8 @@ class CountedRows(NoSingleRows):
                     f"column {coarse.column.name!r} is a part of a time, which the database cannot count; let the site "
                     "read its rows"
                 )
-        for position, link in schema.links.items():
-            if position in database.types and isinstance(link.column, Datetime) and link.column.microseconds < _SECOND:
+        for link in schema.links.values():
+            if isinstance(link.column, Datetime) and link.column.microseconds < _SECOND:
                 raise Unsupported(
                     f"column {link.column.name!r} is a difference of times in units finer than seconds, which the "
                     "database cannot count; let the site read its rows"
@@ -172,66 +171,74 @@ class CountedRows(NoSingleRows):
         sizes = [self._size(axis) for axis in axes]
         axes = [self._over_read(axis) for axis in axes]
         used = {at: axes[at] for block in blocks for at in block}
-        # For columns that SQL does not compare, any text may turn out to be invalid.
-        gaps = [k for k, column in enumerate(schema.asked) if k not in database.types or _leaves_out(column)]
+        gaps = [k for k, column in enumerate(schema.asked) if _leaves_out(column, database.types[k])]
         shown = {axis.column for axis in used.values()}
         placed = used | {len(axes) + column: Axis(column) for column in gaps if column not in shown}
-        ready = {at: axis for at, axis in placed.items() if axis.column not in database.types}
-        shown = {axis.column for at, axis in placed.items() if at not in ready}
+        shown |= {*gaps}
         columns = sorted(shown | {link.other for at, link in schema.links.items() if at in shown})
         on_gaps = [at for at, axis in placed.items() if axis.column in gaps]
-        coded, kinds = self._coded(columns, placed, ready, on_gaps, used)
+        steps, kinds = self._steps(columns, placed, on_gaps, used)
 
         shapes = [[sizes[at] for at in block] for block in blocks]
         counts = [
-            self._compiled(_grouped(kinds, number, block, shape))
+            database.sql(_grouped(kinds, number, block, shape))
             for number, (block, shape) in enumerate(zip(blocks, shapes, strict=True))
         ]
         first = np.cumsum([0, *map(math.prod, shapes)])
         cells = np.zeros(first[-1], dtype=np.int64)
-        for reply in database.ask(columns, ready, coded, counts):
+        for reply in database.ask(columns, steps, counts):
             block, cell, rows = (np.asarray(reply.column(k), dtype=np.int64) for k in range(3))
             cells[first[block] + cell] += rows  # no index occurs twice within a reply
         parts = np.split(cells, first[1:-1])
         self._kept = int(parts[0].sum())
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def _coded(
-        self,
-        columns: Sequence[int],
-        placed: Mapping[int, Axis],
-        ready: Collection[int],
-        gaps: Sequence[int],
-        used: Iterable[int],
-    ) -> tuple[str, Any]:
-        """Return the SQL of ``coded`` and its types: cells ``used`` of the rows with a cell on all axes in ``gaps``."""
+    def _steps(
+        self, columns: Sequence[int], placed: Mapping[int, Axis], gaps: Sequence[int], used: Iterable[int]
+    ) -> tuple[dict[str, str], Any]:
+        """Return the SQL up to ``coded``, by relation, and its types.
+
+        It has the cells ``used`` of the rows with a cell on all axes in ``gaps``.
+        """
         import ibis
 
         database, schema = self._database, self.schema
         values = {f"v{column}": database.types[column] for column in columns}
-        rows = ibis.table(values | {f"p{at}": "int32" for at in ready} or {"nothing": "int64"}, name="rows")
+        rows = ibis.table(values or {"nothing": "int64"}, name="rows")
+        compared = {}
+        for at in columns:
+            column, value = schema.asked[at], rows[f"v{at}"]
+            if isinstance(column, Categorical) and value.type().is_string():
+                compared[f"v{at}"] = _compared(value, codes_of_texts(column, schema.missing_values))
+        for at in sorted({axis.column for axis in placed.values()} & {*schema.links}):
+            link = schema.links[at]
+            compared[f"h{at}"] = held_value(link, schema, rows[f"v{at}"], rows[f"v{link.other}"])
+        given = rows.mutate(**compared)
+        read = ibis.table(given.schema(), name="read")
 
         def placing(axis: Axis) -> Any:
-            column, value = schema.asked[axis.column], rows[f"v{axis.column}"]
+            column, value = schema.asked[axis.column], read[f"v{axis.column}"]
             ordered = database.orders_text
             if axis.column not in schema.links:
                 return place(column, axis, value, schema.missing_values, orders_text=ordered).cast("int32")
             link = schema.links[axis.column]
             fits = place(column, Axis(axis.column), value).notnull()
-            found = place(link.held, axis, held_value(link, schema, value, rows[f"v{link.other}"]))
+            found = place(link.held, axis, read[f"h{axis.column}"])
             return ibis.ifelse(fits, found, ibis.null("int64")).cast("int32")
 
-        named = {f"p{at}": rows[f"p{at}"] if at in ready else placing(axis) for at, axis in placed.items()}
-        places = rows.select(nothing=ibis.literal(1, "int16"), **named)  # a dummy column, in case there is no other
+        named = {f"p{at}": placing(axis) for at, axis in placed.items()}
+        places = read.select(nothing=ibis.literal(1, "int16"), **named)  # a dummy column, in case there is no other
         found = ibis.table(places.schema(), name="places")
         fits = [found[f"p{at}"].notnull() for at in gaps]
         kept = (found.filter(fits) if fits else found).select("nothing", *(f"p{at}" for at in used))
-        return f"places AS ({self._compiled(places)}{database.fence}) {self._compiled(kept)}", kept.schema()
+        steps = {"read": given, "places": places, "coded": kept}
+        return {name: database.sql(step) for name, step in steps.items()}, kept.schema()
 
-    def _compiled(self, expression: Any) -> str:
-        import ibis
 
-        return str(ibis.to_sql(expression, dialect=self._database.dialect))
+def with_steps(steps: Mapping[str, str], counts: Sequence[str], fence: str, materialized: str) -> str:
+    """Return one statement of all counting statements, after the relations that they read."""
+    *before, last = (f"{name} AS ({sql}{fence})" for name, sql in steps.items())
+    return f"WITH {', '.join([*before, last.replace(' AS (', f' AS{materialized} (', 1)])} {' UNION ALL '.join(counts)}"
 
 
 def _grouped(kinds: Any, number: int, block: Sequence[int], shape: Sequence[int]) -> Any:
@@ -279,8 +286,8 @@ def can_place(column: Column) -> bool:
     return not isinstance(column, Datetime) or bool(np.abs(column.bin_edges[[0, -1]]).max() < LARGEST_INTEGER)
 
 
-def _leaves_out(column: Column) -> bool:
-    """Return whether some value of the column may have no code."""
+def _leaves_out(column: Column, kind: str) -> bool:
+    """Return whether some value of the column, of an ibis type, may have no code."""
     match column:
         case Categorical():
             return not column.missing or column.unknown == "drop"
@@ -289,7 +296,7 @@ def _leaves_out(column: Column) -> bool:
         case Numeric():
             return not column.missing or column.integer or column.outside == "drop"
         case Datetime():
-            return not column.missing or column.outside == "drop"
+            return not column.missing or column.outside == "drop" or kind == "int64"
 
 
 def place(
@@ -298,9 +305,10 @@ def place(
     """Return the ibis expression of a value's position on an ``axis``, for a database that counts rows.
 
     The position equals :meth:`Axis.places <fedsynth.schema.bins.Axis.places>`, and is NULL where the ``column`` leaves
-    the row out. ``value`` is the ibis expression of the column's value: a text, a number, a boolean, or a time without
-    a time zone (UTC). A text is a label of the column, a spelling of a missing value, or else in canonical form
-    (:mod:`fedsynth.schema.canonical`). ``orders_text`` says whether the database orders text as Python does.
+    the row out. ``value`` is the ibis expression of the column's value: a text, a number (never NaN), a boolean, or a
+    time without a time zone (UTC) or in microseconds since 1970. A text is a label of the column, a spelling of a
+    missing value, or else in canonical form (:mod:`fedsynth.schema.canonical`). ``orders_text`` says whether the
+    database orders text as Python does.
     """
     import ibis
 
@@ -321,12 +329,11 @@ def place(
         keys = {text: None if code < 0 else leaf(code) for text, code in codes.items() if "\0" not in text}
         found = _looked_up(value, keys, unknown, ibis.literal, ordered=orders_text)
     else:
+        whole = value.type().is_integer()
         if isinstance(column, Datetime):
-            literal: Callable[[float], Any] = lambda edge: _instant(edge, column)  # noqa: E731
+            literal: Callable[[float], Any] = lambda edge: _instant(edge, column, whole)  # noqa: E731
         else:
-            whole = value.type().is_integer()
             value, literal = value.cast("float64"), _double
-            missing = missing if whole else missing | (value == _double(math.nan))
         match column:
             case Categorical():
                 # A label that no double equals can never match: values are compared as doubles, as in frames.
@@ -341,6 +348,8 @@ def place(
                     near = (value >= _double(-LARGEST_INTEGER)) & (value <= _double(LARGEST_INTEGER))
                     broken = ibis.ifelse(near, value != value.floor().cast("float64"), False)
                     found = ibis.ifelse(broken, ibis.null("int64"), found)
+                elif isinstance(column, Datetime) and whole:
+                    found = ibis.ifelse(value == ibis.literal(NO_TIME, "int64"), ibis.null("int64"), found)
     return ibis.ifelse(missing, _cell(gone), found)
 
 
@@ -363,8 +372,8 @@ def held_value(link: ColumnLink, schema: Schema, own: Any, other: Any) -> Any:
             found = found / _double(link.step)
     if link.scale:
         scaled = found * _double(link.scale)
-        rounded = scaled.round().cast("float64") / _double(link.scale)
-        found = ibis.ifelse(scaled.abs() < _double(WHOLE), rounded, found)
+        near = ibis.ifelse(scaled.abs() < _double(WHOLE), scaled, _double(0.0))
+        found = ibis.ifelse(scaled.abs() < _double(WHOLE), _rounded(near) / _double(link.scale), found)
     found = _clipped(found, link.form.lower, link.form.upper)
     if link.top == math.inf:
         return found
@@ -376,18 +385,35 @@ def held_value(link: ColumnLink, schema: Schema, own: Any, other: Any) -> Any:
 
 def _number(column: Column, value: Any) -> Any:
     """Return the expression of a number, or of a time in the column's units, clipped to its bounds; NULL if missing."""
-    import ibis
 
     assert isinstance(column, Numeric | Datetime)
     low, high = float(column.bin_edges[0]), float(column.bin_edges[-1])
     if isinstance(column, Datetime):
-        unit = {_SECOND: "s", 60 * _SECOND: "m", 3600 * _SECOND: "h"}.get(column.microseconds, "D")
-        seconds = value.truncate(unit).epoch_seconds().cast("float64")
-        value = seconds / _double(column.microseconds / _SECOND)
+        if value.type().is_integer():
+            over = (value % _SECOND + _SECOND) % _SECOND
+            seconds = _floor((value - over).cast("float64") / _double(_SECOND) + _double(0.5))
+            value = _floor(seconds / _double(column.microseconds / _SECOND))
+        else:
+            unit = {_SECOND: "s", 60 * _SECOND: "m", 3600 * _SECOND: "h"}.get(column.microseconds, "D")
+            seconds = value.truncate(unit).epoch_seconds().cast("float64")
+            value = seconds / _double(column.microseconds / _SECOND)
     else:
         value = value.cast("float64")
-        value = ibis.ifelse(value == _double(math.nan), ibis.null("float64"), value)
     return _clipped(value, low, high)
+
+
+def _rounded(value: Any) -> Any:
+    """Return the whole number nearest to a double below 2^53 in absolute value, halves to the even one."""
+    import ibis
+
+    below = _floor(value)
+    over, half = value - below, _double(0.5)
+    odd = _floor(below * half) != below * half
+    return ibis.ifelse((over > half) | ((over == half) & odd), below + _double(1.0), below)
+
+
+def _floor(value: Any) -> Any:
+    return value.floor().cast("float64")
 
 
 def _clipped(value: Any, low: float, high: float) -> Any:
@@ -461,15 +487,99 @@ def _cell(cell: int | None) -> Any:
 
 
 def _double(number: float) -> Any:
-    """Return a double, exact to the last bit: cast from text, because a numeric literal would be a decimal."""
+    """Return a finite double, exact to the last bit: its integer numerator, divided or multiplied by powers of two.
+
+    A numeric literal would be a decimal in some databases, and not all round a decimal to the nearest double.
+    """
     import ibis
 
-    return ibis.literal(repr(float(number))).cast("float64")
+    above, below = number.as_integer_ratio()
+    shift = max(above.bit_length() - 53, 0)
+    found = ibis.literal(above >> shift, "int64").cast("float64")
+    for power, apply in ((below.bit_length() - 1, operator.truediv), (shift, operator.mul)):
+        while power > 0:
+            found, power = apply(found, ibis.literal(1 << min(power, 62), "int64").cast("float64")), power - 62
+    return found
 
 
-def _instant(units: float, column: Datetime) -> Any:
-    """Return the first microsecond at or after ``units``, a number of the column's units."""
+def _instant(units: float, column: Datetime, whole: bool) -> Any:
+    """Return the first microsecond at or after ``units`` of the column, as a time or a ``whole`` number."""
     import ibis
 
-    instant = np.datetime64(math.ceil(units) * column.microseconds, "us")
-    return ibis.literal(str(instant).replace("T", " ")).cast("timestamp")
+    ticks = math.ceil(units) * column.microseconds
+    if whole:
+        return ibis.literal(ticks, "int64")
+    return ibis.literal(str(np.datetime64(ticks, "us")).replace("T", " ")).cast("timestamp")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Texts
+
+
+def _compared(value: Any, texts: Collection[str]) -> Any:
+    """Return the expression of a text that is looked up among ``texts``: itself if it is one, or its canonical text.
+
+    Texts that spell no number, boolean or time have no other form; among such texts, a text is looked up as it is.
+    """
+    import ibis
+
+    held = sorted(text for text in texts if "\0" not in text)
+    return ibis.ifelse(value.isin(held), value, canonical(value)) if any(map(spells_value, held)) else value
+
+
+def canonical(value: Any) -> Any:
+    """Return the expression of the canonical text (:func:`~fedsynth.schema.canonical.canonical_text`) of a text.
+
+    Patterns are matched against the text with a bar at its end: in some databases, ``$`` matches before a newline.
+    """
+    import ibis
+
+    def spells(pattern: str) -> Any:
+        return (value + "|").re_search(f"^{pattern}[|]$")
+
+    return ibis.cases(
+        (spells(DECIMAL), _canonical_decimal(value)),
+        (spells(POWER), _canonical_power(ibis.ifelse(spells(POWER), value, "0e0"))),
+        (spells(TIME), _canonical_time(value)),
+        *((value == word, truth) for word, truth in TRUTH_VALUES.items() if word != truth),
+        else_=value,
+    )
+
+
+def _canonical_decimal(value: Any) -> Any:
+    digits = value.re_replace("^[+-]", "")
+    return _number_of(value, digits.re_replace("[.].*$", ""), digits.re_replace("^[^.]*[.]?", ""))
+
+
+def _canonical_power(value: Any) -> Any:
+    import ibis
+
+    mantissa = value.re_replace("[eE].*$", "").re_replace("^[+-]", "")
+    power = value.re_replace("^.*[eE][+]?", "").cast("int32")
+    zeros = ibis.literal("0").repeat(_ZEROS)
+    digits = zeros + mantissa.re_replace("[.]", "") + zeros
+    # PostgreSQL cuts texts by 32-bit integers alone.
+    point = (mantissa.re_replace("[.].*$", "").length() + power + _ZEROS).cast("int32")
+    return _number_of(value, digits.left(point), digits.substr(point))
+
+
+def _number_of(value: Any, whole: Any, fraction: Any) -> Any:
+    """Return a number's canonical text from its digits before and behind the point, with the sign of ``value``."""
+    import ibis
+
+    sign = ibis.ifelse(value.startswith("-"), "-", "")
+    digits = whole.re_replace("^0+", "").re_replace("^$", "0")
+    return (sign + digits + (ibis.literal(".") + fraction).re_replace("[.]?0*$", "")).re_replace("^-0$", "0")
+
+
+def _canonical_time(value: Any) -> Any:
+    import ibis
+
+    zoned = value.re_search("(Z|[+][0-9:]+)$")
+    local = value.re_replace("(Z|[+][0-9:]+)$", "")
+    day, clock = local.re_replace("[ T].*$", ""), local.re_replace("^.*[ T]", "")
+    second, fraction = clock.re_replace("[.].*$", ""), clock.re_replace("^[^.]*[.]?", "").re_replace("0+$", "")
+    second = ibis.ifelse(second.length() == 5, second + ":00", second)
+    full = day + " " + second + ibis.ifelse(fraction == "", "", ibis.literal(".") + fraction)
+    midnight = (second == "00:00:00") & (fraction == "")
+    return ibis.ifelse(zoned, full + "+00:00", ibis.ifelse(midnight, day, full))

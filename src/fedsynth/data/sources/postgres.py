@@ -22,25 +22,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsynth.errors import FedsynthError, SchemaError, Unsupported, from_extra
+from fedsynth.data.sources.database import read_address, refuse_counting, refuse_missing_values, role_of, unfit
+from fedsynth.errors import FedsynthError, SchemaError, from_extra
 from fedsynth.rows import BadLine, Rows, absent_columns
 from fedsynth.schema import MISSING, Schema
-from fedsynth.schema.bins import Axis
-from fedsynth.schema.canonical import DECIMAL, POWER, TIME, TRUTH_VALUES, canonical_text, spells_value
-from fedsynth.schema.columns import Categorical, Column, Datetime, codes_of_texts, missing_spellings
+from fedsynth.schema.columns import Column
 
 # libpq options that hold no secret and affect neither the content nor the format of the replies.
 _OPTIONS = {
     "connect_timeout", "gssencmode", "krbsrvname", "passfile", "service", "sslcert", "sslcrl", "sslkey", "sslmode",
     "sslrootcert", "target_session_attrs",
 }  # fmt: skip
-_PART = r'"(?:[^"]|"")+"|[^".]+'
-_RELATION = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
 _BATCH = 1 << 22  # bytes of the database's reply held at a time
 _UNITS: dict[Any, int] = {"timestamp": 1, "date": 86_400_000_000}  # microseconds
 _LARGEST_DOUBLE = "1.7976931348623157e308"
@@ -100,22 +97,6 @@ _COUNTED = {
                     ("({})::timestamp", "timestamp")),
     ("aware time", "timestamptz"): ("(({}) AT TIME ZONE 'UTC')", "timestamp"),
 }  # fmt: skip
-# The canonical text of a text (fedsynth.schema.canonical.canonical_text): of a number without an exponent (its sign,
-# the zero before its point, those at its end), of one with one, of a time (its zone, fraction, seconds and midnight),
-# and of a boolean.
-_SIGNED = "regexp_replace(regexp_replace(VALUE, '^[+]', ''), '^(-?)[.]', '\\10.')"
-_CANONICAL = f"""CASE
-WHEN VALUE ~ '^{DECIMAL}$' THEN regexp_replace(
-  CASE WHEN VALUE ~ '[.]' THEN regexp_replace({_SIGNED}, '[.]?0*$', '') ELSE {_SIGNED} END, '^-0$', '0')
-WHEN VALUE ~ '^{POWER}$' THEN trim_scale(VALUE::numeric)::text
-WHEN VALUE ~ '^{TIME}$' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(VALUE,
-  '(Z|[+][0-9:]+)$', '+00:00'),
-  '^(-?[0-9]+-[0-9]+-[0-9]+)[ T]([0-9][0-9]:[0-9][0-9])([+]|$)', '\\1 \\2:00\\3'),
-  'T', ' '),
-  '[.]([0-9]*[1-9])?0*([+]|$)', '.\\1\\2'),
-  '([.]([+]|$)| 00:00:00[.]?$)', '\\2')
-ELSE CASE VALUE {" ".join(f"WHEN '{word}' THEN '{value}'" for word, value in TRUTH_VALUES.items())} ELSE VALUE END
-END"""
 
 
 @dataclass(frozen=True)
@@ -157,7 +138,7 @@ class PostgresTable:
             found = types_of(self, cursor)
         families = {column.name: found[column.name] for column in columns if column.name in found}
         return {
-            column.name: str(unfit(column.name, families[column.name][1], column))
+            column.name: str(_unfit(column.name, families[column.name][1], column))
             for column in columns
             if column.name in families and families[column.name][0] not in _READS[role_of(column)]
         }
@@ -226,33 +207,25 @@ def parse_address(text: str) -> PostgresTable:
     3600); all others are options of libpq, PostgreSQL's client library, of which only some are admitted. Raises
     :class:`FedsynthError`, which never repeats the address because it may hold a password.
     """
-    scheme, _, rest = text.partition("://")
-    place, _, query = rest.partition("?")
-    given: dict[str, str] = {}
-    for entry in query.split("&") if query else ():
-        option, _, value = entry.partition("=")
-        if option in given:
-            raise FedsynthError(f"duplicate option {option!r} in the database's address; give it once")
-        given[option] = unquote(value)
-    if ":" in place.rpartition("@")[0] or "password" in given or "sslpassword" in given:
-        raise FedsynthError(
-            "the database's address contains a password, which a configuration must not hold; put it into a password "
-            "file (host:port:database:user:password, chmod 600) given by PGPASSFILE or passfile=, or use a service"
-        )
-    relation = _RELATION.fullmatch(given.pop("table", ""))
-    if scheme not in ("postgresql", "postgres") or "#" in text or relation is None:
-        raise FedsynthError(
-            "the database's address is not of the form postgresql://user@host/database?table=schema.name; correct it"
-        )
+    form = "postgresql://user@host/database?table=schema.name"
+    parts = read_address(
+        text,
+        form,
+        "put it into a password file (host:port:database:user:password, chmod 600) given by PGPASSFILE or passfile=, "
+        "or use a service",
+    )
+    given = parts.options
     timeout = given.pop("timeout", "3600")
     if not re.fullmatch(r"\d{1,6}", timeout) or not int(timeout):
         raise FedsynthError("timeout in the database's address must be a whole number of seconds, 1 to 999999")
     if unknown := sorted(set(given) - _OPTIONS):
         raise FedsynthError(f"unknown options {unknown} in the database's address; known options: {sorted(_OPTIONS)}")
     options = {"connect_timeout": "30", **given, "fallback_application_name": "fedsynth"}
-    address = f"postgresql://{place}?" + "&".join(f"{key}={quote(value, safe='')}" for key, value in options.items())
-    schema, table = (_name(relation[part] or "public") for part in ("schema", "table"))
-    return PostgresTable(address, (schema, table), float(timeout))
+    address = f"postgresql://{parts.place}?" + "&".join(
+        f"{key}={quote(value, safe='')}" for key, value in options.items()
+    )
+    schema, table = parts.relation
+    return PostgresTable(address, (schema or "public", table), float(timeout))
 
 
 def quote_name(name: str) -> str:
@@ -335,28 +308,18 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
 def counted_value(column: Column, family: str, typed: str, missing_values: Sequence[str] = MISSING) -> tuple[str, str]:
     """Return the SQL expression of a schema ``column``'s value in statements that count rows, and its type in ibis.
 
-    ``family`` and ``typed`` are those of :func:`types_of`. Text is in the form that
-    :func:`~fedsynth.data.sources.ibis.place` looks up. Raises :class:`SchemaError` for a type that the column cannot
-    read, and :class:`Unsupported` for text that stands for numbers, booleans or times, and for numbers, booleans or
-    times that stand for missing values.
+    ``family`` and ``typed`` are those of :func:`types_of`. Raises :class:`SchemaError` for a type that the column
+    cannot read, and :class:`Unsupported` for text that stands for numbers, booleans or times, and for numbers, booleans
+    or times that stand for missing values.
     """
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:
-        held = "bytes" if family == "bytea" else "text"
-        raise Unsupported(
-            f"column {column.name!r} holds {held} but the schema declares a {column.kind} column; cast the column "
-            "in a view, or let the site read its rows (without counted in site.toml)"
-        )
+        raise refuse_counting(column, "bytes" if family == "bytea" else "text")
     cast, kind = _COUNTED[role_of(column), family]
-    value = cast.format(value)
-    if isinstance(column, Categorical) and kind == "string":
-        return _looked_up(value, codes_of_texts(column, missing_values)), kind
-    if gone := sorted(missing_spellings(column, missing_values)[1]):
-        raise Unsupported(
-            f"the missing values {gone} of column {column.name!r} cannot be counted in the database; let the site read "
-            "its rows, or replace them by NULL in a view"
-        )
-    return value, kind
+    if kind == "string":
+        return cast.format(value), kind
+    refuse_missing_values(column, missing_values)
+    return cast.format(f"NULLIF({value}, 'NaN')" if kind == "float64" else value), kind
 
 
 @dataclass(frozen=True)
@@ -371,8 +334,6 @@ class _Counting:
     values: Mapping[int, str]
     types: Mapping[int, str]
     orders_text: bool
-    dialect = "postgres"
-    fence = " OFFSET 0"  # keeps the planner from recomputing a value for each comparison with it
 
     @classmethod
     def of(cls, source: PostgresTable, schema: Schema) -> _Counting:
@@ -386,60 +347,27 @@ class _Counting:
         encoding = run(source, source.cursor, sql).column(0)[0].as_py()
         return cls(source, values, types, encoding in ("UTF8", "SQL_ASCII"))
 
-    def ask(
-        self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
-    ) -> Iterator[Any]:
+    def sql(self, expression: Any) -> str:
+        import ibis
+
+        return str(ibis.to_sql(expression, dialect="postgres", pretty=False))
+
+    def ask(self, columns: Sequence[int], steps: Mapping[str, str], counts: Sequence[str]) -> Iterator[Any]:
         """Yield the reply to a single statement: a read-only transaction cannot store codes in a temporary table."""
+        from fedsynth.data.sources.ibis import with_steps
+
         values = ", ".join(f"{self.values[column]} AS v{column}" for column in columns) or "1 AS nothing"
-        rows = f"SELECT {values} FROM {self.source.quoted}{self.fence}"
-        every = " UNION ALL ".join(f"({count})" for count in counts)
-        sql = f"WITH coded AS MATERIALIZED (WITH rows AS ({rows}), {coded}) {every}"
-        yield run(self.source, self.source.cursor, sql)
+        steps = {"rows": f"SELECT {values} FROM {self.source.quoted}", **steps}
+        # OFFSET 0 keeps the planner from recomputing a value for each comparison with it.
+        yield run(self.source, self.source.cursor, with_steps(steps, counts, " OFFSET 0", " MATERIALIZED"))
 
     def rows_read(self) -> int:
         counted = run(self.source, self.source.cursor, f"SELECT count(*) FROM {self.source.quoted}")
         return int(counted.column(0)[0].as_py())
 
 
-def _looked_up(value: str, texts: Iterable[str]) -> str:
-    """Return the SQL of a text, in canonical form unless it is among ``texts`` as it is.
-
-    Texts that spell no number, boolean or time have no other form; a column of such texts is compared as it is.
-    """
-    valued = [text for text in texts if "\0" not in text and spells_value(text)]
-    if not valued:
-        return value
-    canonical = _CANONICAL.replace("VALUE", f"({value})")
-    kept = ", ".join(quote_text(text) for text in valued if canonical_text(text) != text)
-    return f"CASE WHEN {value} IN ({kept}) THEN {value} ELSE {canonical} END" if kept else canonical
-
-
-def role_of(column: Column | None) -> str:
-    """Return the role of a schema column, which determines how SQL values are read for it.
-
-    It is "label" (text categories), "number" (also for integer categories), "boolean", "time", "aware time" (with a
-    time zone), or "anything" if ``column`` is ``None``.
-    """
-    match column:
-        case None:
-            return "anything"
-        case Categorical():
-            return "label" if isinstance(column.values[0], str) else "number"
-        case Datetime():
-            return "time" if column.timezone is None else "aware time"
-        case _:
-            return {"numeric": "number", "boolean": "boolean"}[column.kind]
-
-
-def unfit(name: str, typed: str, column: Column | None) -> SchemaError:
-    """Return the error for a column ``name`` of the SQL type ``typed`` that its schema ``column`` cannot read."""
-    what = "cannot be read" if column is None else f"does not fit a {column.kind} column"
-    if isinstance(column, Datetime) and column.timezone is None and "with time zone" in typed:
-        return SchemaError(f"column {name!r} has a time zone ({typed}); set timezone, or remove the zone in a view")
-    return SchemaError(
-        f"column {name!r} has the SQL type {typed}, which {what}; use a view that casts it to text, double precision, "
-        "boolean or timestamp"
-    )
+def _unfit(name: str, typed: str, column: Column | None) -> SchemaError:
+    return unfit(name, typed, column, zoned="with time zone" in typed)
 
 
 def as_double(value: str, family: str) -> str:
@@ -470,7 +398,7 @@ def bounded_time(value: str, family: str) -> str:
 def _expression(name: str, column: Column | None, family: str, typed: str, *, strict: bool) -> str:
     form = _READS[role_of(column)].get(family)
     if form is None:
-        raise unfit(name, typed, column)
+        raise _unfit(name, typed, column)
     value = quote_name(name)
     if form == _DOUBLE:
         return as_double(value, family)
@@ -537,10 +465,6 @@ def _translated(source: PostgresTable, state: str | None, text: str) -> Fedsynth
             )
         case _:
             return FedsynthError(f"the database refused to read {source.name} (SQLSTATE {state}); see its own log")
-
-
-def _name(written: str) -> str:
-    return unquoted.replace('""', '"') if (unquoted := written[1:-1]) and written[0] == '"' else written
 
 
 def _without_zero(text: str) -> str:

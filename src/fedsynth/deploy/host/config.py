@@ -55,13 +55,16 @@ class SourceSection(Settings, frozen=True):
     schema: str
     """Schema file (TOML) of the federation."""
     data: str = ""
-    """File with the rows (.csv, .tsv, .txt, also .gz, .xlsx or .parquet), or postgresql://USER@HOST/DB?table=NAME."""
+    """File with the rows (.csv, .tsv, .txt, also .gz, .xlsx or .parquet), postgresql://USER@HOST/DB?table=NAME,
+    duckdb:///FILE?table=NAME, or the address of a table in an engine of ibis."""
     file: str = ""
     """In place of data: source file (TOML), which says where the rows are and in what form. A run is bound to it."""
     counted: bool = False
     """The database counts the rows for every question; no copy is made."""
     streamed: bool = False
     """Every question reads all rows batch by batch, and none is kept."""
+    immutable: bool = False
+    """Nobody writes to the table during a run: a promise that data in an engine of ibis needs."""
     person: str = ""
     """Column that tells persons apart: no more rows of each are used than `unit` of [policy] says."""
     rows_are_persons: bool = False
@@ -206,7 +209,7 @@ def load_site_config(path: Path) -> SiteConfig:
     if source.file and not source.file.lower().endswith(".toml"):
         raise FedsynthError(f"{file}: [source] file is a source file (.toml); name a file with rows as data")
     with _entry(f"{file}: [source]"):
-        data = open_source(source.file or source.data, folder, source.records)
+        data = open_source(source.file or source.data, folder, source.records, immutable=source.immutable)
         if isinstance(data, DeclaredRows):
             data.check(source.person)
     if source.counted and (data.file is not None or isinstance(data, DeclaredRows)):
