@@ -48,7 +48,10 @@ _DEPLOY = {
 }
 _SITE = {
     "Join and answer": {
-        "adapt": ("cli.commands:site_adapt", "Draft how the site's own export is read for the agreed schema."),
+        "adapt": (
+            "cli.commands:site_adapt",
+            "Draft a site's source file: how its own export is read for the agreed schema.",
+        ),
         "join": ("deploy.commands.enrol:site_join", "Join a federation, in two steps, by files from the coordinator."),
         "check": ("deploy.commands.check:site_check", "Check that a site, or a machine that is to be one, is ready."),
         "serve": ("deploy.commands.deploy:site_serve", "Answer a federation's questions until stopped."),
