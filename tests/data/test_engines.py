@@ -17,6 +17,7 @@ from tests.world import contingency
 from fedsynth.data.read import check_table, read_table
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.database import Address
+from fedsynth.data.sources.engine import EngineTable
 from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError, Unsupported
 from fedsynth.schema import MISSING, Boolean, Categorical, Datetime, Numeric, Schema, Stored
 from fedsynth.schema.bins import Axis
@@ -148,7 +149,6 @@ def test_where_immutable_has_no_meaning_it_is_refused(clinic):
 
 def test_a_password_is_taken_from_the_environment_and_is_in_no_error(monkeypatch):
     monkeypatch.setenv("CLINIC_PASSWORD", SECRET)
-    from fedsynth.data.sources.engine import EngineTable
 
     seen: list[str] = []
 
@@ -241,10 +241,10 @@ class Written:
         return str(ibis.to_sql(expression, dialect=self.dialect, pretty=False))
 
     def ask(self, columns: Sequence[int], steps: Mapping[str, str], counts: Sequence[str]) -> Iterator[Any]:
-        from fedsynth.data.sources.ibis import with_steps
+        from fedsynth.data.sources.ibis import ROWS, with_steps
 
         read = self.rows.select(*(f"v{column}" for column in columns))
-        self.statements.append(with_steps({"rows": self.sql(read), **steps}, counts, "\n", ""))
+        self.statements.append(with_steps({ROWS: self.sql(read), **steps}, counts, "\n", ""))
         return iter(())
 
     def rows_read(self) -> int:
@@ -256,7 +256,6 @@ def test_statements_for_warehouses_are_as_written(dialect, tmp_path):
     """They are not run: that they are valid there is not known. FEDSYNTH_GOLDEN=1 writes them anew."""
     import os
 
-    from fedsynth.data.sources.engine import EngineTable
     from fedsynth.data.sources.ibis import CountedRows
 
     source = EngineTable(Address(dialect, "", {}, ("", "visits")))
@@ -269,3 +268,56 @@ def test_statements_for_warehouses_are_as_written(dialect, tmp_path):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text("\n".join(database.statements) + "\n", encoding="utf-8")
     assert "\n".join(database.statements) + "\n" == golden.read_text(encoding="utf-8")
+
+
+def both(source: Any, schema: Schema) -> tuple[list[int], list[int]]:
+    """A column's counts, by the engine and from rows that are read."""
+    with source.counted(schema) as counted:
+        return contingency(counted, (0,)).tolist(), contingency(read_table(source, schema), (0,)).tolist()
+
+
+def test_booleans_as_labels_and_collations_are_counted_as_they_are_read(tmp_path):
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
+        connection.execute("CREATE TABLE flags AS SELECT unnest([true, false, NULL, NULL]) AS x")
+        connection.execute("CREATE TABLE labels (x VARCHAR COLLATE NOCASE)")
+        connection.execute("INSERT INTO labels VALUES ('a'), ('A'), ('b'), ('B'), ('B ')")
+    flags = Schema((Categorical("x", ("True", "False"), missing=True),))
+    counted, read = both(open_source(f"duckdb://{tmp_path}/d.duckdb?table=flags"), flags)
+    assert counted == read == [1, 1, 2]
+    labels = Schema((Categorical("x", ("a", "b", "c"), unknown="other"),))
+    counted, read = both(open_source(f"duckdb://{tmp_path}/d.duckdb?table=labels"), labels)
+    assert counted == read == [1, 1, 0, 3]
+
+
+def test_a_sqlite_boolean_is_the_integer_that_it_holds_and_a_table_may_have_any_name(tmp_path):
+    pytest.importorskip("regex", reason="ibis needs it for SQLite")
+    with sqlite3.connect(tmp_path / "l.db") as connection:
+        for name in ("rows", "places"):
+            connection.execute(f"CREATE TABLE {name} (x BOOLEAN, {'ü' * 70} TEXT)")
+            connection.executemany(
+                f"INSERT INTO {name} VALUES (?, ?)", [(1, "2000-03-01"), (0, ""), (2, None), (-1, "")]
+            )
+    connection.close()
+    for name in ("rows", "places"):
+        source = open_source(f"sqlite://{tmp_path}/l.db?table={name}&immutable=true")
+        counted, read = both(source, Schema((Boolean("x"),)))
+        assert counted == read == [1, 1]
+        counted, read = both(source, Schema((Datetime("ü" * 70, "2000-01-01", "2001-01-01", unit="D", missing=True),)))
+        assert counted == read
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["spark.hadoop.fs.azure.account.key=K", "access.key=K", "pass=K", "auth=K", "sas=K", "signature=K", "pass%77ord=K"],
+)
+def test_secrets_in_addresses_are_refused_however_they_are_called(entry):
+    for address in (f"pyspark://host?table=t&{entry}", "trino://user%3Apw@host/c?table=t"):
+        with pytest.raises(FedsynthError, match="contains a password"):
+            open_source(f"{address}&immutable=true")
+
+
+def test_texts_are_not_counted_where_a_collation_may_join_them():
+    source = EngineTable(Address("mysql", "", {}, ("", "t")))
+    value = ibis.table({"x": "string"}, name="t").x
+    with pytest.raises(Unsupported, match="'x' holds text"):
+        source.counted_value(Categorical("x", ("a", "b")), value, MISSING)

@@ -143,6 +143,21 @@ def test_one_event_more_changes_one_row(tables, tmp_path):
     assert list(changed[changed].index) == [event.person_id.iloc[0]]
 
 
+def test_a_person_whom_the_table_has_twice_is_one_row(tables, tmp_path):
+    given = made(tmp_path, "duckdb:///omop.db?schema=cdm")
+    person = tables["person"]
+    twice = {**tables, "person": pd.concat([person, person.iloc[[5]].assign(gender_concept_id=0)])}
+    assert len(viewed(twice, given.view)) == len(person)
+
+
+def test_sets_may_have_any_name(tables, tmp_path):
+    (tmp_path / "words.toml").write_text(
+        "".join(f'[set.{name}]\ndomain = "drug"\nconcepts = [1]\n' for name in ("p", "order"))
+    )
+    view = persons("duckdb:///x?schema=cdm", tmp_path / "words.toml", INDEX).view
+    assert not viewed(tables, view)[["p_ever", "order_ever"]].any(axis=None)
+
+
 def test_the_same_view_runs_on_postgresql(tables, tmp_path):
     given = made(tmp_path, "postgresql://me@db/hospital?schema=cdm")
     with server() as running:

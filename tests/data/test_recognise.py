@@ -463,3 +463,16 @@ def test_drafts_of_wide_tables_take_time_in_proportion_to_their_columns():
 
 def test_booleans_stay_booleans():
     assert kind_of(drafted(drawn(["true", "false"]))) is Boolean
+
+
+@pytest.mark.parametrize("odd", ["72 [HIV+]", "72 m/HIVpos"])
+def test_a_unit_of_one_row_is_not_named(odd):
+    draft = drafted([*NUMBERS[:-1], odd])
+    assert "HIV" not in draft.to_toml()
+
+
+def test_a_code_for_missing_is_named_in_full_and_only_if_it_is_usual_or_frequent():
+    few = drafted([*map(str, range(ROWS)), *["777777"] * 3])
+    assert "777777" not in few.to_toml()
+    many = drafted([*map(str, range(ROWS)), *["9999999"] * 12])
+    assert "missing = [9999999]" in many.to_toml()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import fedsynth as fs
 from fedsynth.encoding import encode
 from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.methods.measure import table_of
 from fedsynth.schema.forms import Lookup
 
 CITIES, LANDS, ROWS = 60, 6, 6000
@@ -103,6 +105,13 @@ def test_conditions_and_a_saved_model_keep_the_lookup(frame, tmp_path):
     hidden = next(city for at in range(CITIES) if (city := f"c{at}") not in found_table(loaded))
     with pytest.raises(SchemaError, match="noise hides which 'land'"):
         loaded.sample(1, 0, where={"city": hidden})
+    rows = loaded.sample(200, 0, where={"city": [first[0], "other"]})
+    assert set(rows.city) <= {first[0], "other"}
+    assert set(rows.land[rows.city == first[0]]) <= {first[1]}
+    balanced = loaded.sample_balanced("city", 300, 0)
+    named = balanced[balanced.city.notna() & (balanced.city != "other")]
+    assert (named.city.map(found_table(loaded)) == named.land).all()
+    assert named.city.value_counts().min() >= 300 // (len(found_table(loaded)) + 2)
     with pytest.raises(SchemaError, match="not all these values"):
         loaded.sample(1, 0, where={"city": first[0], "land": "l3" if first[1] != "l3" else "l4"})
 
@@ -134,3 +143,16 @@ def test_lookups_by_one_column_are_all_learned_or_none():
 def test_three_servers_have_no_sum_to_learn_from(frame):
     with pytest.raises(Unsupported, match="write its table"):
         fitted(frame, schema(), method="aim", trust="three-servers")
+
+
+def test_a_deposit_pays_for_what_its_vault_releases(frame):
+    parts, budget = [frame.iloc[at::3] for at in range(3)], fs.Budget(1.0, 1e-6)
+    federation = fs.federate(parts, schema(None), budget, trust="trusted", seed=1)
+    first = replace(federation, sites=federation.sites[:1])
+    vault = first.deposit(table_of((0,)), 0.9)
+    replace(federation, sites=federation.sites[1:], part=0.01).deposit_into(vault)
+    paid = dict.fromkeys(federation.sites, 0.0)
+    for entry in federation.ledger.entries:
+        for site in entry.sites:
+            paid[site] += budget.share_of(entry.cost)
+    assert list(paid.values()) == pytest.approx([0.9] * 3)

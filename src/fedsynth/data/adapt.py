@@ -453,7 +453,7 @@ class _Drafting:
             public = text in [change(str(label)) for label in same for change in (str.upper, str.title, str.capitalize)]
             if text in by_code:  # also a label: with "h" for "m", "m" is "f"
                 recode |= {text: by_code[text]} if text != str(by_code[text]) else {}
-            elif not fits[at] and len(same) == 1 and (public or held.counts[at] >= held.rare):
+            elif not fits[at] and len(same) == 1 and not held.secret and (public or held.counts[at] >= held.rare):
                 recode[text] = same[0]
             fits[at] |= text in recode
         coded = [text for text in recode if len(folded(text)) == 1 and folded(text) != folded(str(recode[text]))]

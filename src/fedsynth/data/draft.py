@@ -360,7 +360,7 @@ def no_header(frame: pd.DataFrame) -> str:
     first = frame.iloc[:1000]
     texts = [name for name, kind in zip(names, frame.dtypes, strict=True) if kind.kind == "O" or is_text(first[name])]
     repeated = sum(any(isinstance(cell, str) and cell == name for cell in first[name]) for name in texts)
-    if (values and not counted and not years) or (texts and 2 * repeated >= len(texts) and len(names) > 1):
+    if (values and not counted and not years) or (texts and 4 * repeated >= len(texts) and len(names) > 1):
         sample = one_line(["age", "sex", "..."])
         return (
             f"the table seems to have no header: {max(len(values), repeated)} of its {len(names)} names look like "

@@ -108,12 +108,18 @@ def persons(address: str, concepts: Path, index: datetime.date) -> Persons:
         joins.append(_events(name, concept_set, space, index))
         for said in concept_set.columns:
             columns.append(_column(f"{name}_{said}", said, concept_set, index))
-            picked.append(f"{_FACTS[said].format(name=name)} AS {name}_{said}")
+            picked.append(f"{_FACTS[said].format(name=f'set_{name}')} AS {name}_{said}")
     view = f"{space}.fedsynth_persons"
     lines = [f"CREATE VIEW {view} AS", "SELECT", ",\n".join(f"  {one}" for one in picked)]
-    return Persons(Schema(tuple(columns)), "\n".join([*lines, f"FROM {space}.person AS p", *joins]) + ";\n", view)
+    return Persons(Schema(tuple(columns)), "\n".join([*lines, _PERSON.format(space=space), *joins]) + ";\n", view)
 
 
+_BORN = ("year_of_birth", "month_of_birth", "day_of_birth")
+_PERSON = (  # one row a person, also where the table has two
+    "FROM (\n  SELECT person_id, "
+    + ", ".join(f"MAX({column}) AS {column}" for column in (*_BORN, *(column for column, _ in _PERSONS.values())))
+    + "\n  FROM {space}.person\n  GROUP BY person_id\n) AS p"
+)
 _FACTS: dict[Fact, str] = {
     "ever": "({name}.events IS NOT NULL)",
     "count": "COALESCE({name}.events, 0)",
@@ -140,7 +146,7 @@ def _events(name: str, concept_set: ConceptSet, space: str, index: datetime.date
     return (
         f"LEFT JOIN (\n  SELECT person_id, COUNT(*) AS events, MIN({day}) AS first_day, MAX({day}) AS last_day\n"
         f"  FROM {space}.{table}\n  WHERE ({concept} IN ({listed})) AND {day} <= DATE '{index}'\n"
-        f"  GROUP BY person_id\n) AS {name} ON {name}.person_id = p.person_id"
+        f"  GROUP BY person_id\n) AS set_{name} ON set_{name}.person_id = p.person_id"
     )
 
 

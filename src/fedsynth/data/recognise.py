@@ -30,6 +30,7 @@ Counts = NDArray[np.int64]
 KEPT = {"NA", "None"}  # spellings of missing values that stay values among texts: Namibia, "no damage"
 _ODD = 5  # most distinct texts among numbers or times that are none
 _MANY = 64  # texts from which on Arrow is faster than Python
+_UNIT_TEXTS = 10  # distinct numbers that have a unit which is not one that everybody knows
 _SAMPLE = 400  # texts by which a form is chosen, before all are read by it
 
 PLAIN = r"[+-]?(?:(?:0|[1-9][0-9]{0,17})(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf"
@@ -461,7 +462,8 @@ def _dress(sample: Sequence[str], mark: str) -> _Dress | None:
     if 2 * len(found) <= len(sample) or len(found) < len(sample) - len(sample) // 4 - _ODD:
         return None
     before = Counter(match["before"] for match in found if match["before"]).most_common(1)
-    after = Counter(match["after"] for match in found if match["after"] and _is_unit(match)).most_common(1)
+    units = Counter(match["after"] for match in found if match["after"] and _is_unit(match)).most_common(1)
+    after = [(unit, many) for unit, many in units if many >= _UNIT_TEXTS or _is_public(unit)]
     digits = [match["digits"].strip() for match in found]
     fits = {each: sum(map(bool, map(_GROUPED[each].fullmatch, digits))) for each in ".,"}
     best = mark if fits[mark] >= max(fits.values()) else max(fits, key=lambda each: fits[each])
@@ -482,6 +484,11 @@ def _is_unit(match: re.Match[str]) -> bool:
     unit = match["after"]
     known = unit.lower().partition("/")[0].rstrip("²³") in KNOWN_UNITS or bool(re.fullmatch(_CURRENCY, unit))
     return bool(match["gap"]) or known or unit.startswith("[")
+
+
+def _is_public(unit: str) -> bool:
+    parts = [part.rstrip("²³") for part in unit.lower().split("/")]
+    return bool(re.fullmatch(_CURRENCY, unit)) or all(part in KNOWN_UNITS for part in parts)
 
 
 def recognise_numbers(found: Found, name: str, rare: int) -> Found:
@@ -572,11 +579,11 @@ def _take_out_sentinels(found: Found, rare: int) -> None:
             return
         value, count = float(numbers[out]), int(counts[out])
         found.notes.append(
-            f"{number_of(count, 'cell')} read {value:g}, far outside of all others: likely a code for missing, which "
-            f"the bounds leave out; in a source file: missing = [{value:g}]"
+            f"{number_of(count, 'cell')} read {value:.15g}, far outside of all others: likely a code for missing, "
+            f"which the bounds leave out; in a source file: missing = [{value:.15g}]"
         )
         listed = found.entries.get("missing", "[]")[1:-1]
-        found.entries["missing"] = f"[{listed + ', ' if listed else ''}{value:g}]"
+        found.entries["missing"] = f"[{listed + ', ' if listed else ''}{value:.15g}]"
         found.missing += count
         numbers, counts = np.delete(numbers, out), np.delete(counts, out)
         found.numbers, found.counts = numbers, counts
@@ -584,9 +591,13 @@ def _take_out_sentinels(found: Found, rare: int) -> None:
 
 
 def is_sentinel(value: float, count: int, rare: int) -> bool:
-    """Return whether a value that many rows share is written as codes for missing are: 999, -9, -200 or 8888."""
-    digits = f"{abs(value):.10g}".strip("0.") or "0"
-    typical = (len(set(digits)) == 1 and digits[0] in "789") or value in (-200, -100, -1000)
+    """Return whether a value that many rows share is written as codes for missing are: 999, -9, -200 or 8888.
+
+    Usual codes may be those of few rows; any other value is named only if ``rare`` rows have it.
+    """
+    digits = f"{abs(value):.15g}"
+    usual = len(set(digits)) == 1 and digits[0] in "789" and len(digits) <= 5
+    typical = usual or value in (-200, -100, -1000)
     return value != 0 and count >= (3 if typical else rare)
 
 

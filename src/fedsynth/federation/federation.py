@@ -425,7 +425,7 @@ class Federation:
             raise InvalidParameter("this vault belongs to another run; deposit into a vault of this one")
         new = [site for site in self.sites if site not in vault.asked]
         if new:
-            release = deposit_for(self.budget, vault.question.share * self.part)
+            release = deposit_for(self.budget, vault.question.share * vault.question.part)
             self._fill(vault, self._request(next(self._steps), "deposit", vault.question.query, release), new)
 
     def require_vault(self, *, scores: bool = False) -> VaultProtocol:

@@ -76,26 +76,36 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
         at = _position(schema, name)
         column = schema.stored[at]
         conditions[at] = _number(schema, column, value) if column.is_number else _category(schema, column, value)
-    learned = (one for one in schema.learned if one.leading.any())
-    for one in (*schema.coarse, *learned):  # what a fine value implies
-        given, at = conditions.get(schema.index(one.finer.name)), schema.index(one.column.name)
-        if one.leads is not None and isinstance(given, Is):
-            if not one.leading[list(given.codes)].all():
-                if all(one.free[code] for code in given.codes):
-                    continue
-                raise SchemaError(
-                    f"noise hides which {one.column.name!r} one of these values of {one.finer.name!r} goes with, so "
-                    "that it is published as 'other'; name another"
-                )
-            implied = set(one.leads[list(given.codes)].tolist())
-            named = conditions.get(at)
-            both = implied & set(named.codes) if isinstance(named, Is) else implied
-            conditions[at] = Is(tuple(sorted(both)))
-            if not both or (isinstance(named, Is) and len(both) < len(implied)):
-                raise SchemaError(
-                    f"not all these values of {one.finer.name!r} go with that of {one.column.name!r}; drop one"
-                )
-    return conditions
+    return with_implied(schema, conditions)
+
+
+def with_implied(schema: Schema, conditions: Mapping[int, Condition]) -> dict[int, Condition]:
+    """Return conditions by column position with those that a finer value implies for the columns that it determines.
+
+    Raises :class:`SchemaError` for values that do not go together, and for a value whose result noise hides.
+    """
+    found = dict(conditions)
+    learned = (lookup for lookup in schema.learned if lookup.leading.any())
+    for lookup in (*schema.coarse, *learned):
+        given, at = found.get(schema.index(lookup.finer.name)), schema.index(lookup.column.name)
+        if lookup.leads is None or not isinstance(given, Is):
+            continue
+        codes = list(given.codes)
+        if not (lookup.leading | lookup.free)[codes].all():
+            raise SchemaError(
+                f"noise hides which {lookup.column.name!r} one of these values of {lookup.finer.name!r} goes with, so "
+                "that it is published as 'other'; name another"
+            )
+        if lookup.free[codes].any():
+            continue
+        implied, named = set(lookup.leads[codes].tolist()), found.get(at)
+        both = implied & set(named.codes) if isinstance(named, Is) else implied
+        found[at] = Is(tuple(sorted(both)))
+        if len(both) < len(implied):
+            raise SchemaError(
+                f"not all these values of {lookup.finer.name!r} go with that of {lookup.column.name!r}; drop one"
+            )
+    return found
 
 
 def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:

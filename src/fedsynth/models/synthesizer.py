@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
 from fedsynth.encoding import any_broken, frame_of, publish, published, store, with_numbers
-from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError
 from fedsynth.files import write_whole
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.card import Limitations, ModelCard, card_html, card_text, pair_names
-from fedsynth.models.conditions import Condition, Is, read_conditions
+from fedsynth.models.conditions import Condition, Is, read_conditions, with_implied
 from fedsynth.models.copula import Copula, OneAxis
 from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gum import GradualRows
@@ -302,6 +302,7 @@ class Synthesizer:
     ) -> pd.DataFrame:
         """Return shuffled rows in which all values of the category ``target`` are equally frequent (up to one row).
 
+        Of a finer column whose lookup was learned, only values whose result is known are among them.
         ``rows``, ``seed`` and the data frame are those of :meth:`sample`. A missing value counts as one of them. Values
         to which the model gives no probability are left out, since nothing is known about their rows. Raises
         :class:`InvalidParameter` for a numeric or datetime column, and what :meth:`sample` raises with each value as
@@ -311,7 +312,7 @@ class Synthesizer:
         column = self.schema.stored[at]
         if column.is_number:
             raise InvalidParameter(f"{target!r} is numeric or datetime; rows can be balanced only over a category")
-        given = [rows_of for code in range(column.size) if (rows_of := self._given({at: Is((code,))})) is not None]
+        given = [rows_of for code in range(column.size) if (rows_of := self._given_code(at, code)) is not None]
         many = np.bincount(np.arange(count) % len(given))
         parts = [rows_of.draw(int(part), generator) for rows_of, part in zip(given, many, strict=False)]
         redrawn = sum(part.redrawn * len(part.table) for part in parts) / count
@@ -326,6 +327,13 @@ class Synthesizer:
         generator = np.random.default_rng(seed)
         table = publish(self.schema, with_numbers(self.sample_table(rows, generator), generator))
         return named("fedsynth.evaluation.plots:synthetic_plot")(column, table)
+
+    def _given_code(self, at: int, code: int) -> _Rows | None:
+        """Return a sampler of rows with one value, ``None`` if there are none, or noise hides what goes with it."""
+        try:
+            return self._given(with_implied(self.schema, {at: Is((code,))}))
+        except SchemaError:
+            return None
 
     @property
     def unplaced(self) -> dict[str, float]:

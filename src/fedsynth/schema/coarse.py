@@ -228,7 +228,7 @@ def _moved_codes(
     leads[~leading] = _UNREACHED
     found = codes.astype(np.int64)
     found[~(leading | free)[found]] = several[0].other
-    other = [several[0].other] if free.any() and allowed is None else []
+    other = [several[0].other] if free.any() and (allowed is None or several[0].other in allowed) else []
     wrong = leading[found] & (leads[found] != wanted)
     spare = np.flatnonzero(wrong)
     spare = spare[np.argsort(leads[found[spare]], kind="stable")]

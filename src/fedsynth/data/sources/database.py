@@ -12,7 +12,7 @@ from fedsynth.schema.columns import Categorical, Column, Datetime, missing_spell
 
 _PART = r'"(?:[^"]|"")+"|[^".]+'
 _RELATION = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
-_SECRET = re.compile("passw|pwd|token|secret|credential|api_?key|private_?key", re.IGNORECASE)
+_SECRET = re.compile("pass|pwd|token|secret|credential|key|auth|sas|signature", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
 
 
@@ -41,11 +41,11 @@ def read_address(text: str, form: str, remedy: str, *, variables: bool = False) 
     place, _, query = rest.partition("?")
     given: dict[str, str] = {}
     for entry in query.split("&") if query else ():
-        option, _, value = entry.partition("=")
+        option, _, value = map(unquote, entry.partition("="))
         if option in given:
             raise FedsynthError(f"duplicate option {option!r} in the database's address; give it once")
-        given[option] = unquote(value)
-    _, colon, password = place.rpartition("@")[0].partition(":")
+        given[option] = value
+    _, colon, password = unquote(place).rpartition("@")[0].partition(":")
     secrets = [password] * bool(colon) + [value for option, value in given.items() if _SECRET.search(option)]
     if not all(variables and _VARIABLE.fullmatch(secret) for secret in secrets):
         raise FedsynthError(

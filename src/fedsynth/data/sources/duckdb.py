@@ -52,6 +52,16 @@ class DuckDbTable(EngineTable):
             held.table()
             yield held
 
+    def by_bytes(self, text: Any) -> Any:
+        """Return the expression of a text without its column's collation, which a cast keeps."""
+        import ibis
+
+        decode, encode = (
+            ibis.udf.scalar.builtin(lambda value: None, name=name, signature=((given,), made))
+            for name, given, made in (("decode", "binary", "string"), ("encode", "string", "binary"))
+        )
+        return decode(encode(text))
+
     def reader(self, selection: Any, chunk_rows: int) -> Any:
         """Return a reader of the rows of an ibis expression in Arrow batches."""
         return self.connection.con.sql(self.connection.compile(selection)).to_arrow_reader(chunk_rows)

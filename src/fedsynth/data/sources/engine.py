@@ -31,6 +31,7 @@ from fedsynth.data.sources.database import (
     role_of,
     unfit,
 )
+from fedsynth.data.sources.ibis import ROWS, CountedRows, with_steps
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported, from_extra
 from fedsynth.rows import BadLine, Rows, absent_columns
 from fedsynth.schema import Schema
@@ -50,6 +51,8 @@ _READ = {
 }
 # The engines in which a time with a time zone is known to be cast to the local time in UTC.
 _IN_UTC = ("duckdb", "pyspark")
+# The engines that compare texts by their bytes; in others, a collation may take "a" for "A".
+_BY_BYTES = ("duckdb", "sqlite", "pyspark", "databricks", "trino", "bigquery", "snowflake", "clickhouse")
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,6 @@ class EngineTable:
         Raises :class:`SchemaError` if the table, its columns or their types do not fit, and :class:`Unsupported` for
         values that the engine cannot interpret as a reader does.
         """
-        from fedsynth.data.sources.ibis import CountedRows
-
         with self.snapshot() as held:
             values = held.table([column.name for column in schema.asked])
             named = {
@@ -231,7 +232,11 @@ class EngineTable:
                 raise refuse_counting(column, str(kind))
             import ibis
 
-            return ibis.ifelse(value, "True", "False") if family == "boolean" else value.cast("string")
+            if family == "boolean":
+                return ibis.ifelse(value.isnull(), ibis.null("string"), ibis.ifelse(value, "True", "False"))
+            if family == "text" and self.address.scheme not in _BY_BYTES:
+                raise refuse_counting(column, "text")
+            return self.by_bytes(value.cast("string"))
         if family in ("text", "bytes"):
             raise refuse_counting(column, "bytes" if family == "bytes" else "text")
         refuse_missing_values(column, missing_values)
@@ -246,6 +251,10 @@ class EngineTable:
         if family == "boolean":
             return value if role == "boolean" else value.cast("int64")
         return value.cast("float64" if str(kind).endswith("uint64") else "int64")
+
+    def by_bytes(self, text: Any) -> Any:
+        """Return the expression of a text that is compared by its bytes, whatever its column's collation is."""
+        return text
 
     def without_nan(self, value: Any) -> Any:
         """Return the expression of a double that is NULL in place of NaN."""
@@ -270,8 +279,6 @@ class EngineTable:
 
     def replies(self, steps: Mapping[str, str], counts: Sequence[str]) -> Iterator[Any]:
         """Yield the replies to counting statements, as in :class:`~fedsynth.data.sources.ibis.Counting`."""
-        from fedsynth.data.sources.ibis import with_steps
-
         for start in range(0, len(counts), TABLES):
             yield self.run(with_steps(steps, counts[start : start + TABLES], self.fence, self.materialized))
 
@@ -350,7 +357,7 @@ class _Counting:
         values = [f"v{column}" for column in columns]
         read = self.rows.select(*values) if values else self.rows.select(nothing=ibis.literal(1, "int64"))
         with self.source.errors_translated():
-            yield from self.source.replies({"rows": self.sql(read), **steps}, counts)
+            yield from self.source.replies({ROWS: self.sql(read), **steps}, counts)
 
     def rows_read(self) -> int:
         return self.source.count(self.rows)

@@ -38,6 +38,8 @@ from fedsynth.schema.columns import (
 )
 from fedsynth.schema.derive import PLAIN, TINY, WHOLE, ColumnLink
 
+ROWS = "fedsynth_rows"
+"""Name of the relation from which counting statements read; those of the others begin likewise."""
 NO_TIME = -(2**63)
 """Stands for a value that is no time where times are microseconds since 1970."""
 _ZEROS = 1100  # more than any power of ten in a text, and all its digits
@@ -47,7 +49,7 @@ _BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive
 
 
 class Counting(Protocol):
-    """A database that counts rows for :class:`CountedRows`; its statements read them from a relation called ``rows``.
+    """A database that counts rows for :class:`CountedRows`; statements read them from a relation called :data:`ROWS`.
 
     Positions of columns are those in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`. A column with a stored
     form is counted from the values of both columns.
@@ -72,9 +74,9 @@ class Counting(Protocol):
 
         A reply has three columns: the number of the statement, the cell of its contingency table (the position in C
         order), and the number of rows in that cell. If several replies have the same statement and cell, their numbers
-        of rows add up. The statements read the relation ``coded``, the rows' positions on axes, which is computed only
+        of rows add up. The statements read the last relation, the rows' positions on axes, which is computed only
         once. It is the last of ``steps``, the SQL of relations by name, each of which reads the one before it, and the
-        first ``rows``. The relation ``rows`` is provided here: it has the values of each column j of ``columns`` in a
+        first :data:`ROWS`, which is provided here: it has the values of each column j of ``columns`` in a
         column ``v{j}``.
         """
 
@@ -196,7 +198,7 @@ class CountedRows(NoSingleRows):
     def _steps(
         self, columns: Sequence[int], placed: Mapping[int, Axis], gaps: Sequence[int], used: Iterable[int]
     ) -> tuple[dict[str, str], Any]:
-        """Return the SQL up to ``coded``, by relation, and its types.
+        """Return the SQL of all relations but :data:`ROWS`, and the types of the last one, of the rows' cells.
 
         It has the cells ``used`` of the rows with a cell on all axes in ``gaps``.
         """
@@ -204,7 +206,7 @@ class CountedRows(NoSingleRows):
 
         database, schema = self._database, self.schema
         values = {f"v{column}": database.types[column] for column in columns}
-        rows = ibis.table(values or {"nothing": "int64"}, name="rows")
+        rows = ibis.table(values or {"nothing": "int64"}, name=ROWS)
         compared = {}
         for at in columns:
             column, value = schema.asked[at], rows[f"v{at}"]
@@ -214,7 +216,7 @@ class CountedRows(NoSingleRows):
             link = schema.links[at]
             compared[f"h{at}"] = held_value(link, schema, rows[f"v{at}"], rows[f"v{link.other}"])
         given = rows.mutate(**compared)
-        read = ibis.table(given.schema(), name="read")
+        read = ibis.table(given.schema(), name="fedsynth_read")
 
         def placing(axis: Axis) -> Any:
             column, value = schema.asked[axis.column], read[f"v{axis.column}"]
@@ -228,10 +230,10 @@ class CountedRows(NoSingleRows):
 
         named = {f"p{at}": placing(axis) for at, axis in placed.items()}
         places = read.select(nothing=ibis.literal(1, "int16"), **named)  # a dummy column, in case there is no other
-        found = ibis.table(places.schema(), name="places")
+        found = ibis.table(places.schema(), name="fedsynth_places")
         fits = [found[f"p{at}"].notnull() for at in gaps]
         kept = (found.filter(fits) if fits else found).select("nothing", *(f"p{at}" for at in used))
-        steps = {"read": given, "places": places, "coded": kept}
+        steps = {"fedsynth_read": given, "fedsynth_places": places, "fedsynth_coded": kept}
         return {name: database.sql(step) for name, step in steps.items()}, kept.schema()
 
 
@@ -242,10 +244,10 @@ def with_steps(steps: Mapping[str, str], counts: Sequence[str], fence: str, mate
 
 
 def _grouped(kinds: Any, number: int, block: Sequence[int], shape: Sequence[int]) -> Any:
-    """Return the query that counts one block of ``coded``: block number, cell (in C order) and number of rows."""
+    """Return the query that counts one block of the rows' cells: block number, cell (in C order) and number of rows."""
     import ibis
 
-    coded = ibis.table(kinds, name="coded")
+    coded = ibis.table(kinds, name="fedsynth_coded")
     cell = ibis.literal(0, "int64")
     for at, size in zip(block, shape, strict=True):
         cell = cell * size + coded[f"p{at}"]

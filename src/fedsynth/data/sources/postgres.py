@@ -354,10 +354,10 @@ class _Counting:
 
     def ask(self, columns: Sequence[int], steps: Mapping[str, str], counts: Sequence[str]) -> Iterator[Any]:
         """Yield the reply to a single statement: a read-only transaction cannot store codes in a temporary table."""
-        from fedsynth.data.sources.ibis import with_steps
+        from fedsynth.data.sources.ibis import ROWS, with_steps
 
         values = ", ".join(f"{self.values[column]} AS v{column}" for column in columns) or "1 AS nothing"
-        steps = {"rows": f"SELECT {values} FROM {self.source.quoted}", **steps}
+        steps = {ROWS: f"SELECT {values} FROM {self.source.quoted}", **steps}
         # OFFSET 0 keeps the planner from recomputing a value for each comparison with it.
         yield run(self.source, self.source.cursor, with_steps(steps, counts, " OFFSET 0", " MATERIALIZED"))
 

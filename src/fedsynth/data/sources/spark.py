@@ -8,11 +8,14 @@ as a temporary view of the session; Spark deletes it when nothing refers to it a
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedsynth.data.sources.engine import TABLES, EngineTable
+
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class SparkTable(EngineTable):
     def replies(self, steps: Mapping[str, str], counts: Sequence[str]) -> Iterator[Any]:
         """Yield the replies to counting statements, over stored relations."""
         session = self.connection._session
+        _ONE_AT_A_TIME.acquire()  # the relations' names are the session's, which is the process'
         try:
             for name, sql in steps.items():
                 session.sql(sql).localCheckpoint().createOrReplaceTempView(name)
@@ -51,3 +55,4 @@ class SparkTable(EngineTable):
         finally:
             for name in steps:
                 session.catalog.dropTempView(name)
+            _ONE_AT_A_TIME.release()

@@ -6,6 +6,7 @@ functions of this process that read a text as a reader of files does.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from fedsynth.errors import FedsynthError
 from fedsynth.schema.columns import Column, Datetime, microseconds_of_text, missing_spellings
 
 _TIMES = dict.fromkeys(("date", "datetime", "timestamp", "timestamptz", "timestamp with time zone"), "string")
-_CELLS = {"text": ["text"], "bytes": ["blob"], "integer": ["integer"], "boolean": ["integer"]}
-_ARROW = {"text": pa.string(), "bytes": pa.binary(), "integer": pa.int64(), "boolean": pa.int64()}
+_TYPES = {**_TIMES, "boolean": "int64", "bool": "int64"}  # such a column may hold any integer
+_CELLS = {"text": ["text"], "bytes": ["blob"], "integer": ["integer"]}
+_ARROW = {"text": pa.string(), "bytes": pa.binary(), "integer": pa.int64()}
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,9 @@ class SqliteTable(EngineTable):
         if not path.is_file():
             raise FedsynthError(f"the SQLite file {path} is missing, or not a file; correct the address")
         opened = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+        opened.execute("BEGIN")  # what is read first fixes what is read later
         opened.text_factory = lambda cell: cell.decode("utf-8", "replace")
-        return ibis.sqlite.from_connection(opened, type_map=_TIMES)
+        return ibis.sqlite.from_connection(opened, type_map=_TYPES)
 
     def read_value(self, name: str, column: Column | None, value: Any) -> Any:
         """Return the expression of the cells that have the column's type."""
@@ -63,7 +66,7 @@ class SqliteTable(EngineTable):
         def ticks(text: str | None) -> int | None:
             return None if text is None or text in gone else microseconds_of_text(text, zones, NO_TIME)
 
-        name = f"fedsynth_ticks_{column.name.encode().hex()}"
+        name = f"fedsynth_ticks_{hashlib.sha256(column.name.encode()).hexdigest()[:16]}"
         self.connection.con.create_function(name, 1, ticks, deterministic=True)
         function = ibis.udf.scalar.builtin(lambda text: None, name=name, signature=(("string",), "int64"))
         return function(self.read_value(column.name, column, value))
