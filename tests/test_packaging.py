@@ -157,6 +157,8 @@ PLAIN = [
     ("example", "patients.csv", 0),
     ("schema draft", "patients.csv --out schema.toml", 0),
     ("schema check", "patients.csv --schema schema.toml", 0),
+    ("schema draft", "patients.csv --outline --out outline.toml", 0),
+    ("schema merge", "schema.toml outline.toml --out merged.toml", 3),
     ("simulate", f"--data patients.csv {RUN} --out run", 0),
     ("demo", "--out demo", 6),
     ("evaluate", "patients.csv run/synthetic.csv --schema schema.toml --holdout patients.csv --out scores", 6),

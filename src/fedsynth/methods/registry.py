@@ -171,6 +171,8 @@ def method(
             rest_on_method(self, federation)
             remaining, tables = learn(federation)
             synthesizer = stated(fit(self, remaining), remaining)
+            if not tables:
+                return synthesizer
             return dataclasses.replace(synthesizer, schema=synthesizer.schema.with_tables(tables))
 
         kind.fit = fit_and_state  # type: ignore[method-assign, assignment]
