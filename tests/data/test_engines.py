@@ -321,3 +321,8 @@ def test_texts_are_not_counted_where_a_collation_may_join_them():
     value = ibis.table({"x": "string"}, name="t").x
     with pytest.raises(Unsupported, match="'x' holds text"):
         source.counted_value(Categorical("x", ("a", "b")), value, MISSING)
+
+
+def test_files_that_hold_a_secret_may_be_named():
+    source = open_source("postgresql://me@host/db?table=t&passfile=/etc/pgpass&sslkey=/etc/key.pem")
+    assert source.name == "public.t"

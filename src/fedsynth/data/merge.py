@@ -269,7 +269,7 @@ def merge(files: Sequence[Described], *, agreed: bool = False) -> Merged:
         try:
             Schema.from_toml(made.to_toml())
         except SchemaError as error:
-            made.note("", f"the merged schema is not valid yet: {error}", ("mend it here", ""), decide=True)
+            made.note("", f"the merged schema is not valid yet: {error}", ("correct it in this file", ""), decide=True)
     return made
 
 

@@ -8,6 +8,7 @@ What is found is a function of the released counts, so that its use has no furth
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +25,8 @@ from fedsynth.schema.forms import Lookup
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
+
+_log = logging.getLogger(__name__)
 
 CLEAR = 100.0  # odds, by likelihood, of a value's result against the next one
 
@@ -53,6 +56,12 @@ def learn(federation: Federation) -> tuple[Federation, Tables]:
         one.column.name: _leading(one, table, std)
         for one, table, std in zip(schema.learned, released.tables, released.stds, strict=True)
     }
+    for lookup in schema.learned:
+        known = found[lookup.column.name]
+        _log.warning(
+            "column %r: noise lets %d of the values of %r be looked up; rows with any other value of it get 'other'",
+            *(lookup.column.name, len(known), lookup.finer.name),
+        )
     return replace(federation, part=federation.part * (1 - sum(shares))), found
 
 

@@ -128,6 +128,12 @@ def survey(federation: Federation, share: Share) -> Survey:
         if isinstance(column, Categorical) and is_code_list(column):
             table = by_level[at, 0]
             columns[at] = kept_codes(column, columns[at], table.values, table.std, total)
+            _log.warning(
+                "column %r: %d of its %d listed codes stand out from the noise; the rows of all others, about %.0f of "
+                "them, become 'other' if no shorter code of the list takes them",
+                *(column.name, np.count_nonzero(columns[at].counts), len(column.values)),
+                columns[at].counts[column.labels.index("other")],
+            )
     for column, cells in zip(federation.schema.stored, columns, strict=True):
         if cells.unplaced:
             _log.warning(

@@ -13,6 +13,7 @@ from fedsynth.schema.columns import Categorical, Column, Datetime, missing_spell
 _PART = r'"(?:[^"]|"")+"|[^".]+'
 _RELATION = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
 _SECRET = re.compile("pass|pwd|token|secret|credential|key|auth|sas|signature", re.IGNORECASE)
+_FILES = ("passfile", "sslkey")  # options of PostgreSQL that name a file
 _VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
 
 
@@ -46,7 +47,8 @@ def read_address(text: str, form: str, remedy: str, *, variables: bool = False) 
             raise FedsynthError(f"duplicate option {option!r} in the database's address; give it once")
         given[option] = value
     _, colon, password = unquote(place).rpartition("@")[0].partition(":")
-    secrets = [password] * bool(colon) + [value for option, value in given.items() if _SECRET.search(option)]
+    secrets = [password] * bool(colon)
+    secrets += [value for option, value in given.items() if _SECRET.search(option) and option not in _FILES]
     if not all(variables and _VARIABLE.fullmatch(secret) for secret in secrets):
         raise FedsynthError(
             f"the database's address contains a password, which a configuration must not hold; {remedy}"

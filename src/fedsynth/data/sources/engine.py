@@ -253,7 +253,7 @@ class EngineTable:
         return value.cast("float64" if str(kind).endswith("uint64") else "int64")
 
     def by_bytes(self, text: Any) -> Any:
-        """Return the expression of a text that is compared by its bytes, whatever its column's collation is."""
+        """Return the expression of a text without its collation, so that texts are equal only if their bytes are."""
         return text
 
     def without_nan(self, value: Any) -> Any:
@@ -390,7 +390,7 @@ def _as_number(value: Any, column: Column | None) -> Any:
 
 
 def _bounded(value: Any) -> Any:
-    """Return the expression of a time without a zone in the years 1 to 9999, for whatever lies beyond them as well."""
+    """Return the expression of a time without a zone; one outside the years 1 to 9999 is moved to the nearer end."""
     import ibis
 
     if value.type().is_timestamp():
