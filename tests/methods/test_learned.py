@@ -156,3 +156,10 @@ def test_a_deposit_pays_for_what_its_vault_releases(frame):
         for site in entry.sites:
             paid[site] += budget.share_of(entry.cost)
     assert list(paid.values()) == pytest.approx([0.9] * 3)
+
+
+def test_a_number_cannot_be_looked_up():
+    city, _, rich = schema().columns
+    number = fs.Numeric("land", 0, 9, computed=fs.Computed(lookup="city", learned=0.1))
+    with pytest.raises(SchemaError, match="needs a categorical or boolean column"):
+        fs.Schema((city, number, rich))

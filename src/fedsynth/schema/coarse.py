@@ -119,6 +119,8 @@ def learned_columns(asked: Iterable[Column]) -> tuple[CoarseColumn, ...]:
                 f"{form.lookup!r} is not a column that is read from rows and not looked up itself; "
                 + nearest(form.lookup, (name for name in known if known[name].computed is None)),
             )
+        if not isinstance(column, Categorical | Boolean):
+            raise _wrong(column, "a lookup needs a categorical or boolean column")
         if not isinstance(finer, Categorical) or _OTHER not in finer.labels:
             raise _wrong(
                 column,
@@ -126,7 +128,6 @@ def learned_columns(asked: Iterable[Column]) -> tuple[CoarseColumn, ...]:
                 "values whose result noise hides",
             )
         leads = np.full(finer.size, _UNREACHED) if not form.table else _leads(column, finer, form)
-        assert isinstance(column, Categorical | Boolean)
         found.append(CoarseColumn(column, finer, form, leads, finer.name))
     if (share := sum(one.form.learned for one in found if isinstance(one.form, Lookup) and one.form.learned)) > 0.5:
         raise SchemaError(f"learned lookups cost {share:g} of the budget together; leave at least half to the method")
