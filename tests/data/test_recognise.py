@@ -430,6 +430,15 @@ def test_a_record_is_never_taken_for_names(tmp_path, capsys, records):
     assert run("simulate", "--data", path, *budget, "--out", tmp_path / "run") == 3
 
 
+def test_a_name_above_numbers_alone_makes_a_header():
+    """A value that equals its column's name is no sign of a missing header beside "age" above ages."""
+    table = pd.DataFrame({"age": ["30", "41", ""] * 20, "g": ["a", "b", "a"] * 20, "x": ["x", "y", "z"] * 20})
+    assert draft_schema(table)
+    without_ages = table.drop(columns="age")
+    with pytest.raises(SchemaError, match="no header"):
+        draft_schema(without_ages)
+
+
 def test_names_that_count_or_are_years_are_names():
     rng = np.random.default_rng(0)
     assert draft_schema(pd.DataFrame(rng.integers(0, 99, (300, 4)), columns=["0", "1", "2", "3"]))

@@ -360,7 +360,9 @@ def no_header(frame: pd.DataFrame) -> str:
     first = frame.iloc[:1000]
     texts = [name for name, kind in zip(names, frame.dtypes, strict=True) if kind.kind == "O" or is_text(first[name])]
     repeated = sum(any(isinstance(cell, str) and cell == name for cell in first[name]) for name in texts)
-    if (values and not counted and not years) or (texts and 4 * repeated >= len(texts) and len(names) > 1):
+    as_names = bool(texts) and 4 * repeated >= len(texts) and len(names) > 1
+    as_names = as_names and not any(_heads_values(name, first[name]) for name in names)
+    if (values and not counted and not years) or as_names:
         sample = one_line(["age", "sex", "..."])
         return (
             f"the table seems to have no header: {max(len(values), repeated)} of its {len(names)} names look like "
@@ -368,6 +370,13 @@ def no_header(frame: pd.DataFrame) -> str:
             f"in a source file: csv = {{ names = {sample} }}"
         )
     return ""
+
+
+def _heads_values(name: str, cells: pd.Series[Any]) -> bool:
+    """Return whether a name that is neither a number nor a date stands above numbers and dates alone."""
+    texts = {str(cell).strip() for cell in cells.dropna()} - _MISSING
+    a_name = bool(name.strip()) and name not in _MISSING and not looks_like_a_value(name)
+    return a_name and bool(texts) and all(map(looks_like_a_value, texts))
 
 
 def _without_totals(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, list[str]]]:
