@@ -17,6 +17,7 @@ from tests.contract.training_strategies import gradient_sums, local_trainings, r
 
 from fedsynth.cliques import MOST_WEIGHT
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, RecordCount
+from fedsynth.federation.weighted import WeightedCounts
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, FLAIMSelection, MeasuredTables
 from fedsynth.methods.interactions import Contrasts, Interactions
 from fedsynth.methods.sketch import Sketches
@@ -107,6 +108,24 @@ def counts(draw: st.DrawFn, schema: Schema) -> Counts:
     if draw(rare(st.just(False), st.just(True))):
         weights = [1]
     return Counts(tuple(ours), tuple(map(tuple, tables)), tuple(weights or ()))
+
+
+@st.composite
+def weighted_counts(draw: st.DrawFn, schema: Schema) -> WeightedCounts:
+    """Draw tables over any axes, some of them summed over with weights of either sign, small or at the limit."""
+    base = draw(counts(schema))
+    weights: list[NDArray[np.int64] | None] = []
+    for axis in base.axes:
+        column = schema.stored[min(axis.column, len(schema.stored) - 1)]
+        size = column.size if axis.cuts is None else len(axis.cuts) + column.missing
+        if axis.groups is not None and axis.groups.size:
+            size = max(0, min(int(axis.groups.max()), 20)) + 1
+        size = draw(rare(st.just(size), st.integers(0, size + 1)))
+        number = rare(st.integers(-3, 1024), st.sampled_from([-(2**32), 2**32, 2**33]))
+        some = st.lists(number, min_size=size, max_size=size).map(lambda of: np.array(of, dtype=np.int64))
+        weights.append(draw(st.one_of(st.none(), some)))
+    factors = [draw(rare(st.sampled_from([1, 7, 2**20]), st.just(2**22))) for _ in base.tables]
+    return WeightedCounts(base.axes, tuple(weights), base.tables, tuple(factors))
 
 
 @st.composite
@@ -232,6 +251,7 @@ def scores(draw: st.DrawFn, schema: Schema) -> FLAIMSelection:
 STRATEGIES: dict[str, Strategy] = {
     "size": lambda schema: st.just(RecordCount()),
     "counts": counts,
+    "weighted-counts": weighted_counts,
     "interactions": interactions,
     "sketches": sketches,
     "flaim-scores": scores,

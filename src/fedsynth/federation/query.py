@@ -416,6 +416,7 @@ GROUP = "fedsynth.queries"
 BUILT_IN: dict[str, str] = {
     "size": "fedsynth.federation.query:RecordCount",
     "counts": "fedsynth.federation.query:Counts",
+    "weighted-counts": "fedsynth.federation.weighted:WeightedCounts",
     "interactions": "fedsynth.methods.interactions:Interactions",
     "flaim-scores": "fedsynth.methods.flaim_scores:FLAIMSelection",
     "sketches": "fedsynth.methods.sketch:Sketches",
@@ -433,7 +434,7 @@ PUBLISHED: dict[str, str] = {
 A site knows them only if its policy names their classes, as it knows those of other packages.
 """
 
-TABLE_KINDS = ("counts", "interactions")
+TABLE_KINDS = ("counts", "interactions", "weighted-counts")
 """Kinds of questions that ask for tables, whose size plans limit (:class:`Extent`)."""
 
 Kinds = Mapping[str, str | type[Query] | type[Selection]]

@@ -36,6 +36,7 @@ from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.saved import DrawnColumn, read_head
+from fedsynth.models.tilt import Tilt, pool_size
 from fedsynth.plugins import named, of_features, place_of
 from fedsynth.privacy.cost import to_json
 from fedsynth.privacy.ledger import Releases
@@ -49,6 +50,7 @@ from fedsynth.text import printable
 
 FORMAT = 1
 REDRAWS = 100
+_BLOCK = 100_000  # rows drawn from one pool
 _LEAST = 1024  # fewest rows drawn at a time when rows are redrawn
 _MOST_ROWS = 1 << 28  # most rows drawn unless a number is asked for
 _MANY = 0.2  # share of rows that break a rule above which a warning is logged
@@ -197,6 +199,7 @@ class Synthesizer:
     the run that fitted it, and ``releases`` summarises its ledger, one line for each kind of release.
     ``limitations`` say what the run's noise hides, where a run or :func:`fedsynth.fit` found it out. All three are in
     the file as well, where nobody signs them; they are ``None`` and empty for a model that no federation was asked for.
+    ``tilt`` weights drawn rows so that they agree with the answers to declared questions; ``None`` without any.
     Printing the synthesizer prints its :attr:`card`.
     """
 
@@ -207,6 +210,7 @@ class Synthesizer:
     statement: Statement | None = None
     releases: tuple[Releases, ...] = ()
     limitations: Limitations | None = None
+    tilt: Tilt | None = None
 
     @property
     def card(self) -> ModelCard:
@@ -390,6 +394,9 @@ class Synthesizer:
             "limitations": to_json(self.limitations),
         }
         named_arrays = {f"model.{name}": array for name, array in arrays.items()}
+        if self.tilt is not None:
+            head["tilt"], of_tilt = self.tilt.to_arrays()
+            named_arrays |= {f"tilt.{name}": array for name, array in of_tilt.items()}
         for at, axis in enumerate(self.axes):
             named_arrays |= {f"axis{at}.{name}": array for name, array in axis.to_arrays().items()}
         write_whole(Path(path), pack(head, named_arrays))
@@ -411,13 +418,13 @@ class Synthesizer:
 
     def _given(self, conditions: Mapping[int, Condition]) -> _Rows | None:
         if not conditions:
-            return _Rows(self.schema, self.axes, self.model, conditions)
+            return _Rows(self.schema, self.axes, self.model, conditions, self.tilt)
         axes: list[ModelAxis] = list(self.axes)
         evidence: dict[int, Evidence] = {}
         for at, condition in conditions.items():
             evidence[at], axes[at] = axes[at].given(self.schema.stored[at], condition)
         sampler = self.model.given(evidence)
-        return None if sampler is None else _Rows(self.schema, tuple(axes), sampler, conditions)
+        return None if sampler is None else _Rows(self.schema, tuple(axes), sampler, conditions, self.tilt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,14 +437,27 @@ class _Drawn:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """A sampler of rows under the schema: a sampler on axes, the axes, and the conditions that rows meet."""
+    """A sampler of rows under the schema: a sampler on axes, the axes, the conditions that rows meet, and a tilt."""
 
     schema: Schema
     axes: tuple[ModelAxis, ...]
     sampler: Sampler
     conditions: Mapping[int, Condition]
+    tilt: Tilt | None = None
 
     def draw(self, rows: int, rng: np.random.Generator) -> _Drawn:
+        """Draw rows, with a tilt from pools of more of them."""
+        if self.tilt is None:
+            return self._valid(rows, rng)
+        drawn = []
+        for start in range(0, rows, _BLOCK):
+            some = min(_BLOCK, rows - start)
+            pool = self._valid(pool_size(some), rng)
+            table = with_numbers(pool.table, rng)
+            drawn.append(_Drawn(table.take(self.tilt.choose(table, some, rng)), pool.redrawn))
+        return _Drawn(concatenate([part.table for part in drawn]), float(np.mean([part.redrawn for part in drawn])))
+
+    def _valid(self, rows: int, rng: np.random.Generator) -> _Drawn:
         """Draw rows and replace invalid ones, as far as ``REDRAWS`` draws provide replacements."""
         table = self._table(rows, rng)
         if not (self.schema.rules or self.schema.derives):
@@ -530,6 +550,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statement: SavedStatement | None
     releases: tuple[Releases, ...]
     limitations: Limitations | None
+    tilt: dict[str, Any] | None = None
 
 
 def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
@@ -546,4 +567,5 @@ def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
     for column, axis, drawn in zip(schema.stored, axes, model.drawn_columns, strict=True):
         axis.check(column, drawn)
     statement = None if head.statement is None else head.statement.statement(schema)
-    return Synthesizer(schema, axes, model, head.info, statement, head.releases, head.limitations)
+    tilt = None if head.tilt is None else Tilt.from_arrays(head.tilt, parts.get("tilt", {}), schema)
+    return Synthesizer(schema, axes, model, head.info, statement, head.releases, head.limitations, tilt)

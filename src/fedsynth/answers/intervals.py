@@ -1,0 +1,202 @@
+"""Intervals for statistics of noisy counts and sums: noise of known size, and the sampling of the rows, together.
+
+All intervals are for 95 %, under normal noise and sampling errors. ``std`` is always the standard deviation of the
+noise alone. Negative noisy counts are kept: clipping them at zero would bias every sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.schema.bins import Floats
+
+Z = 1.959963984540054
+"""Standard normal quantile of two-sided intervals for 95 %."""
+_LARGEST_STEP = 5.0  # of Newton's steps, in log odds
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ``value`` with its interval from ``low`` to ``high``; its half-width by noise alone, and by sampling alone."""
+
+    value: float
+    low: float
+    high: float
+    noise: float
+    sampling: float
+
+
+def normal(value: float, noise: float, sampling: float = 0.0) -> Interval:
+    """Return the interval of a normal estimate with these standard deviations by noise and by sampling."""
+    half = Z * math.hypot(noise, sampling)
+    return Interval(value, value - half, value + half, Z * noise, Z * sampling)
+
+
+def ratio(total: float, total_std: float, records: float, records_std: float, variance: float) -> Interval:
+    """Return the interval of a mean, ``total / records``, by Fieller's theorem, with Gaussian noise in both.
+
+    ``variance`` is that of one record's value. The interval holds every mean m for which ``total - m records`` is
+    within Z standard deviations of zero. ``records`` must exceed Z of its noise deviations. Source: Fieller (1954, doi
+    10.1111/j.2517-6161.1954.tb00159.x).
+    """
+
+    def ends(variance: float) -> tuple[float, float]:
+        square = records**2 - (Z * records_std) ** 2
+        rest = total**2 - Z**2 * (total_std**2 + records * variance)
+        root = math.sqrt(max(0.0, (total * records) ** 2 - square * rest))
+        return (total * records - root) / square, (total * records + root) / square
+
+    (low, high), (least, most) = ends(variance), ends(0.0)
+    return Interval(total / records, low, high, (most - least) / 2, Z * math.sqrt(variance / records))
+
+
+def share(inside: float, inside_std: float, outside: float, outside_std: float) -> Interval:
+    """Return the interval of the share of records inside, from noisy counts of those inside and outside.
+
+    It holds every share s for which ``(1 - s) inside - s outside`` is within Z deviations of zero, with the binomial
+    variance of s: without noise this is Wilson's interval (1927, doi 10.1080/01621459.1927.10502953).
+    """
+    records = inside + outside
+
+    def ends(binomial: float) -> tuple[float, float]:
+        square = records**2 - Z**2 * (inside_std**2 + outside_std**2 - binomial)
+        linear = -2 * inside * records - Z**2 * (binomial - 2 * inside_std**2)
+        rest = inside**2 - (Z * inside_std) ** 2
+        root = math.sqrt(max(0.0, linear**2 - 4 * square * rest))
+        return (-linear - root) / (2 * square), (-linear + root) / (2 * square)
+
+    (low, high), (least, most) = ends(records), ends(0.0)
+    value = min(max(inside / records, 0.0), 1.0)
+    sampling = Z * math.sqrt(value * (1 - value) / records)
+    return Interval(value, min(max(low, 0.0), value), max(min(high, 1.0), value), (most - least) / 2, sampling)
+
+
+def quantile(counts: Floats, std: float, ends: Floats, level: float) -> Interval:
+    """Return the interval of a quantile from the noisy counts of cells, by Woodruff's method.
+
+    ``ends`` are the cells' ends in the column's unit, shape ``(cells + 1,)``. The interval begins at the
+    last end below which a smaller share than ``level`` surely lies, by noise and binomial variance, and ends at the
+    first end below which a larger one does. Source: Woodruff (1952, doi
+    10.1080/01621459.1952.10483443).
+    """
+    cells, records = len(counts), float(counts.sum())
+    below = np.append(0.0, np.cumsum(counts))
+    many = np.arange(cells + 1)
+    noise = std * np.sqrt((1 - level) ** 2 * many + level**2 * (cells - many))
+    sampling = math.sqrt(max(0.0, records) * level * (1 - level))
+    off = below - level * records
+
+    def within(deviation: Floats) -> tuple[float, float]:
+        surely_below = int(np.flatnonzero(off <= -Z * deviation).max(initial=0))
+        surely_above = int(np.flatnonzero(off >= Z * deviation).min(initial=cells))
+        first, last = sorted((surely_below, surely_above))
+        return float(ends[first]), float(ends[last])
+
+    low, high = within(np.hypot(noise, sampling))
+    least, most = within(noise)
+    sure, well = within(np.full(cells + 1, sampling))
+    crossed = int(np.flatnonzero(np.maximum.accumulate(off)[1:] >= 0).min(initial=cells - 1))
+    part = -off[crossed] / (off[crossed + 1] - off[crossed]) if off[crossed + 1] > off[crossed] else 0.5
+    value = float(ends[crossed] + min(max(part, 0.0), 1.0) * (ends[crossed + 1] - ends[crossed]))
+    return Interval(value, min(low, value), max(high, value), (most - least) / 2, (well - sure) / 2)
+
+
+def survival(events: Floats, censored: Floats, std: float) -> list[Interval]:
+    """Return the share that survives the end of each interval, by Kaplan and Meier, as far as enough are at risk.
+
+    ``events`` and ``censored`` are noisy counts by interval of time, shape ``(intervals,)``; those censored count as at
+    risk for the whole interval. The list ends before the first interval at whose begin fewer are at risk than 6
+    deviations of that number's noise. The variance is Greenwood's and that of the noise, by the delta method on the
+    logarithm; the interval is that of log(-log S) (Kalbfleisch & Prentice, 2002, doi 10.1002/9781118032985).
+    """
+    many, found = len(events), []
+    at_risk = np.cumsum((events + censored)[::-1])[::-1]
+    enough = at_risk > 6 * std * np.sqrt(2.0 * np.arange(many, 0, -1))
+    last = many if enough.all() else int(np.argmin(enough))
+    left = at_risk - events
+    last = min(last, int(np.argmin(left > 0)) if not (left > 0).all() else many)
+    log, greenwood = 0.0, 0.0
+    of_events, of_both = np.zeros(many), np.zeros(many)
+    for at in range(last):
+        log += math.log(left[at] / at_risk[at])
+        slope = events[at] / (at_risk[at] * left[at])
+        greenwood += slope
+        of_both[at:] += slope  # all who leave later are at risk here
+        of_events[at] -= 1 / left[at]
+        noise = std * math.sqrt(float(((of_both + of_events) ** 2).sum() + (of_both**2).sum()))
+        found.append(_surviving(log, noise, math.sqrt(max(0.0, greenwood))))
+    return found
+
+
+def _surviving(log: float, noise: float, sampling: float) -> Interval:
+    value, both = math.exp(min(log, 0.0)), Z * math.hypot(noise, sampling)
+    if log < -1e-9 and both / -log < 20:
+        low, high = (math.exp(log * math.exp(way * both / -log)) for way in (1, -1))
+    else:
+        low, high = math.exp(min(log - both, 0.0)), 1.0
+    return Interval(value, low, high, Z * noise * value, Z * sampling * value)
+
+
+def by_delta(statistic: Callable[[Floats], Floats], sums: Floats, stds: Floats, sampling: Floats) -> list[Interval]:
+    """Return the intervals of a smooth ``statistic`` of noisy sums by the delta method, with numeric derivatives.
+
+    ``sums`` and ``stds`` have the shape ``(sums,)``; the statistic's values, and their standard deviations by
+    ``sampling``, any other, the same for both.
+    """
+    values = statistic(sums)
+    variance = np.zeros_like(values)
+    for at, std in enumerate(stds):
+        step = np.zeros_like(sums)
+        step[at] = max(std * 1e-3, 1e-9)
+        variance += ((statistic(sums + step) - statistic(sums - step)) / (2 * step[at]) * std) ** 2
+    return [normal(*map(float, parts)) for parts in zip(values, np.sqrt(variance), sampling, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Logistic:
+    """A logistic fit: ``coefficients``, their standard deviations by ``noise`` and by ``sampling``, all ``(columns,)``.
+
+    ``clear`` says whether the least eigenvalue of the information exceeds 4 deviations of its noise.
+    """
+
+    coefficients: Floats
+    noise: Floats
+    sampling: Floats
+    clear: bool
+
+
+def logistic(design: Floats, positive: Floats, negative: Floats, std: float) -> Logistic:
+    """Fit a logistic regression to noisy counts of both outcomes by cell, shape ``(cells,)``, negative counts kept.
+
+    ``design`` has a row for each cell, ``(cells, columns)``. The variance is that of a sandwich: the score's noise, and
+    its variance by sampling, between two inverses of the information.
+    """
+    records, coefficients = positive + negative, np.zeros(design.shape[1])
+    clear, information = False, np.eye(design.shape[1])
+    for _ in range(50):
+        odds = 1 / (1 + np.exp(-design @ coefficients))
+        spread = odds * (1 - odds)
+        information = design.T @ (design * (records * spread)[:, None])
+        values, vectors = np.linalg.eigh(information)
+        noise = std * math.sqrt(float((2 * spread**2 * (design @ vectors[:, 0]) ** 4).sum()))
+        clear = bool(values[0] > 4 * noise)
+        if not values[0] > 0:
+            break
+        step = np.linalg.solve(information, design.T @ (positive - records * odds))
+        step *= min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))
+        coefficients = coefficients + step
+        if np.abs(step).max() < 1e-9:
+            break
+    else:
+        clear = False
+    if not clear:
+        return Logistic(coefficients, np.full(len(coefficients), np.nan), np.full(len(coefficients), np.nan), False)
+    inverse: NDArray[np.float64] = np.linalg.inv(information)
+    meat = design.T @ (design * (std**2 * ((1 - odds) ** 2 + odds**2))[:, None])
+    variance = np.diag(inverse @ meat @ inverse)
+    return Logistic(coefficients, np.sqrt(variance), np.sqrt(np.maximum(np.diag(inverse), 0.0)), True)

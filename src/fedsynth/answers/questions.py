@@ -1,0 +1,699 @@
+"""The kinds of declared questions: what each is asked as, and how its interval follows from released sums.
+
+A question is a struct, as in a section ``[[question]]`` of a run's settings. :meth:`Question.parts` says which tables
+answer it (:class:`Part`), and :meth:`Question.answered` turns their noisy values into :class:`Answer`\\ s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, pairwise
+from typing import Annotated, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from typing_extensions import override
+
+from fedsynth.answers import intervals
+from fedsynth.answers.condition import INSIDE, Condition, read_condition
+from fedsynth.answers.intervals import Interval
+from fedsynth.answers.ranges import UNIT, Range, quantile_axis, scaled, value_axis
+from fedsynth.errors import InvalidParameter
+from fedsynth.schema import Schema
+from fedsynth.schema.bins import Axis, Floats, Integers
+from fedsynth.schema.columns import Column
+from fedsynth.settings import Settings
+
+LARGEST = 2**20
+"""The largest number that a record adds to the sums of one question, before it is divided between them."""
+_SMALLEST = 4.0  # noise deviations that a group must have, to be divided by
+_LEVELS = tuple(np.round(np.arange(1, 25) / 25, 4))  # shares at which the cells of a quantile's table end
+_NEAR = (0.005, 0.01, 0.02, 0.04, 0.08)  # and these away from the quantile
+_MOST_TIMES = 60
+_MOST_CELLS = 256
+_MOST_FEATURES = 12
+
+
+class Part(NamedTuple):
+    """A table of a question: its axes, each with weights to sum over or ``None``, and its part of the precision."""
+
+    axes: tuple[tuple[Axis, Integers | None], ...]
+    precision: float = 1.0
+
+
+class NoisyTable(NamedTuple):
+    """The released values of a part, in records times weights, and the noise's standard deviation in each."""
+
+    values: Floats
+    std: float
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer: the estimand in words, its ``value`` and its interval for 95 %, or why it is ``refused``.
+
+    ``noise`` and ``sampling`` are the half-widths by the run's noise alone and by the sampling of the rows alone.
+    ``label`` tells several answers to one question apart. All numbers are ``None`` if the answer is refused.
+    """
+
+    question: str
+    label: str
+    estimand: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    noise: float | None = None
+    sampling: float | None = None
+    refused: str = ""
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval; infinite for a refused answer."""
+        return math.inf if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """What questions refer to: the ``schema``, declared ``cuts`` by column, and ``ranges`` of columns by position."""
+
+    schema: Schema
+    cuts: Mapping[str, tuple[float, ...]]
+    ranges: Mapping[int, Range]
+
+    def number(self, name: str) -> tuple[int, Column]:
+        """Return position and description of a column of numbers; raises :class:`InvalidParameter` for any other."""
+        at = self.schema.index(name)
+        column = self.schema.stored[at]
+        if not column.is_number or column.is_time:
+            raise InvalidParameter(f"{name!r} is no column of numbers; ask for its share, count or cross table instead")
+        if at in self.schema.links:
+            raise InvalidParameter(f"{name!r} is stored as {self.schema.links[at].form.kind}: sums of it are not known")
+        return at, column
+
+    def value_axis(self, name: str) -> tuple[Axis, Floats, Range]:
+        """Return a fine axis of a number, the values of its cells (NaN: missing), and its range."""
+        at, column = self.number(name)
+        axis, values = value_axis(column, at, self.ranges[at])
+        return axis, values, self.ranges[at]
+
+    def group_axis(self, name: str) -> tuple[Axis, tuple[str, ...]]:
+        """Return an axis of a category's values, or of a number's declared cuts or bins, and the cells' labels."""
+        at = self.schema.index(name)
+        column = self.schema.stored[at]
+        missing = ("missing",) * column.missing
+        if not column.is_number:
+            return Axis(at), (*map(str, column.labels), *missing)
+        last = float(column.bin_edges[-1])
+        half = 0.5 / column.per_unit if column.per_unit else 0.0
+        if cuts := self.cuts.get(name):
+            inner = [float(np.nextafter(cut, -np.inf)) if not half else cut - half for cut in cuts]
+            ends = [f"below {cuts[0]:g}", *(f"{a:g} to below {b:g}" for a, b in pairwise(cuts))]
+            return Axis(at, np.array([*inner, last + half]) + 0.0), (*ends, f"{cuts[-1]:g} and more", *missing)
+        edges = column.bin_edges
+        return Axis(at), (*(f"{a:g} to {b:g}" for a, b in pairwise(edges)), *missing)
+
+
+class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
+    """A declared question; each of its kinds is a subclass."""
+
+    name: str
+    """Name of the question in answers and messages."""
+    among: str = ""
+    """Condition on the rows that the question is about, such as "age>70 & sex=f". Default: all rows."""
+    within: Annotated[float, Meta(gt=0)] | None = None
+    """Half-width that the interval should have at most; `plan` refuses a question that cannot have it."""
+    tolerance: Annotated[float, Meta(gt=0)] | None = None
+    """Of a criterion: how far the synthetic table may be from the real rows."""
+
+    def looked_at(self, schema: Schema) -> tuple[str, ...]:
+        """Return the columns whose ranges the first look finds out."""
+        return ()
+
+    def parts(self, scope: Scope) -> list[Part]:
+        """Return the tables that answer the question; raises errors for what does not fit the schema."""
+        raise NotImplementedError
+
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        """Return the answers from the noisy ``tables``, one for each of the parts."""
+        raise NotImplementedError
+
+    @property
+    def words(self) -> str:
+        """The question in words."""
+        raise NotImplementedError
+
+    @property
+    def _among(self) -> str:
+        return f" among rows with {self.among}" if self.among else ""
+
+    def group(self, scope: Scope) -> tuple[tuple[Axis, Integers | None], ...]:
+        """Return the axes that keep only the rows of the question's group."""
+        return tuple((axis, INSIDE) for axis in read_condition(scope.schema, self.among).axes)
+
+    def answer(self, interval: Interval, label: str = "", estimand: str = "") -> Answer:
+        """Return an answer with this interval."""
+        numbers = (interval.value, interval.low, interval.high, interval.noise, interval.sampling)
+        return Answer(self.name, label, estimand or self.words, *map(float, numbers))
+
+    def refusal(self, why: str, label: str = "", estimand: str = "") -> Answer:
+        """Return an answer that says why there is none."""
+        return Answer(self.name, label, estimand or self.words, refused=why)
+
+    def too_small(self, records: float, std: float) -> str:
+        """Return why a group is too small to divide by, or nothing."""
+        if records >= _SMALLEST * std:
+            return ""
+        return (
+            f"the group has about {max(0.0, records):.0f} rows, below {_SMALLEST:g} deviations of the noise ({std:.0f})"
+        )
+
+
+def _kept(condition: Condition) -> tuple[tuple[Axis, None], ...]:
+    return tuple((axis, None) for axis in condition.axes)
+
+
+class Share(Question, frozen=True, kw_only=True, tag="share"):
+    """The share of rows that meet a condition, among those of a group."""
+
+    of: str
+    """Condition that is counted, such as "readmitted=yes"."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"share of rows with {self.of}{self._among}"
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        condition = read_condition(scope.schema, self.of)
+        if not condition.axes:
+            raise InvalidParameter(f"the question {self.name!r} counts nothing; give of = a condition")
+        return [Part((*_kept(condition), *self.group(scope)))]
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        ((values, std),) = tables
+        inside, cells = float(values[(1,) * values.ndim]), values.size
+        outside, records_std = float(values.sum()) - inside, std * math.sqrt(cells)
+        if why := self.too_small(inside + outside, records_std):
+            return [self.refusal(why)]
+        return [self.answer(intervals.share(inside, std, outside, std * math.sqrt(cells - 1)))]
+
+
+class Count(Question, frozen=True, kw_only=True, tag="count"):
+    """The number of rows of a group."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"number of rows{f' with {self.among}' if self.among else ''} at the sites"
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        if group := self.group(scope):
+            return [Part(group)]
+        size = scope.schema.stored[0].size
+        return [Part(((Axis(0), np.ones(size, dtype=np.int64)),))]
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        ((values, std),) = tables
+        return [self.answer(intervals.normal(float(values), std))]
+
+
+class Cross(Question, frozen=True, kw_only=True, tag="cross"):
+    """The shares of all combinations of values of some columns."""
+
+    columns: Annotated[tuple[str, ...], Meta(min_length=1, max_length=4)]
+    """Columns of the table; numbers are grouped by their declared cuts, else by their bins in the schema."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"shares of rows by {' and '.join(self.columns)}{self._among}"
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        axes = [scope.group_axis(name)[0] for name in self.columns]
+        return [Part((*((axis, None) for axis in axes), *self.group(scope)))]
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        ((values, std),) = tables
+        labels = [scope.group_axis(name)[1] for name in self.columns]
+        rest_std = std * math.sqrt(values.size - 1)
+        found = []
+        for place in np.ndindex(values.shape):
+            label = ", ".join(
+                f"{name} {labels[side][at]}" for side, (name, at) in enumerate(zip(self.columns, place, strict=True))
+            )
+            inside = float(values[place])
+            rest = float(values.sum()) - inside
+            if why := self.too_small(inside + rest, math.hypot(std, rest_std)):
+                found.append(self.refusal(why, label))
+            else:
+                found.append(self.answer(intervals.share(inside, std, rest, rest_std), label))
+        return found
+
+
+class _OfNumber(Question, frozen=True, kw_only=True):
+    column: str
+    """Column of numbers."""
+    clip: tuple[float, float] | None = None
+    """Bounds to which its values are clipped. Default: those within which nearly all rows lie by a first look."""
+
+    @override
+    def looked_at(self, schema: Schema) -> tuple[str, ...]:
+        return () if self.clip else (self.column,)
+
+    def range(self, scope: Scope) -> Range:
+        """Return the range of the column: declared here, or found by the first look."""
+        at, column = scope.number(self.column)
+        if self.clip is None:
+            return scope.ranges[at]
+        low, high = max(self.clip[0], column.low), min(self.clip[1], column.high)
+        if not low < high:
+            raise InvalidParameter(
+                f"the question {self.name!r} clips at {list(self.clip)}; give (low, high) within bounds"
+            )
+        return Range.declared(float(low), float(high))
+
+    def of_column(self, scope: Scope) -> tuple[Axis, Floats, Range]:
+        """Return the column's fine axis, its cells' values, and its range."""
+        at, column = scope.number(self.column)
+        within = self.range(scope)
+        axis, values = value_axis(column, at, within)
+        return axis, values, within
+
+    def clipped(self, scope: Scope) -> str:
+        """Return in words the bounds at which the column is clipped."""
+        within = self.range(scope)
+        return f"{self.column} clipped to [{within.low:g}, {within.high:g}]"
+
+
+class Mean(_OfNumber, frozen=True, kw_only=True, tag="mean"):
+    """The mean of a number over the rows of a group that have one."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"mean of {self.column}{self._among}"
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        axis, values, within = self.of_column(scope)
+        integers, group = scaled(values, within), self.group(scope)
+        known = np.where(np.isnan(values), 0, 1)
+        squares = np.rint(integers**2 / UNIT).astype(np.int64)
+        return [Part(((axis, of), *group), part) for of, part in ((known, 0.5), (integers, 1.0), (squares, 0.4))]
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        (records, records_std), (sums, std), (squares, _) = [(float(values), std) for values, std in tables]
+        within, estimand = self.range(scope), f"mean of {self.clipped(scope)}{self._among}"
+        if why := self.too_small(records, records_std):
+            return [self.refusal(why, estimand=estimand)]
+        mean = sums / UNIT / records
+        variance = min(max(squares / UNIT / records - mean**2, 1 / UNIT**2), 1.0)
+        found = intervals.ratio(sums / UNIT, std / UNIT, records, records_std, variance)
+        return [self.answer(_moved(found, within.centre, within.scale, within.low, within.high), estimand=estimand)]
+
+
+class Total(_OfNumber, frozen=True, kw_only=True, tag="total"):
+    """The sum of a number over the rows of a group that have one."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"total of {self.column}{self._among} at the sites"
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        axis, values, within = self.of_column(scope)
+        return [Part(((axis, scaled(np.nan_to_num(values, nan=0.0), self._from_zero(within))), *self.group(scope)))]
+
+    def _from_zero(self, within: Range) -> Range:
+        return Range(within.low, within.high, 0.0, within.edges, within.cumulated)
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        ((values, std),) = tables
+        within = self._from_zero(self.range(scope))
+        found = intervals.normal(float(values), std)
+        moved = _moved(found, 0.0, within.scale / UNIT)
+        return [self.answer(moved, estimand=f"total of {self.clipped(scope)}{self._among} at the sites")]
+
+
+def _moved(of: Interval, centre: float, scale: float, least: float = -math.inf, most: float = math.inf) -> Interval:
+    """Return an interval in a column's own unit, within bounds, from one in units of ``scale`` from the ``centre``."""
+    value, low, high = (min(max(centre + scale * end, least), most) for end in (of.value, of.low, of.high))
+    return Interval(value, low, high, of.noise * scale, of.sampling * scale)
+
+
+class Quantile(_OfNumber, frozen=True, kw_only=True, tag="quantile"):
+    """Quantiles of a number over the rows of a group that have one, such as the median."""
+
+    at: Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(min_length=1, max_length=9)] = (0.5,)
+    """Shares of the rows that lie below each quantile; 0.5 is the median."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"{', '.join(f'{100 * level:g} %' for level in self.at)} quantile of {self.column}{self._among}"
+
+    @override
+    def looked_at(self, schema: Schema) -> tuple[str, ...]:
+        return (self.column,)
+
+    def _axis(self, scope: Scope) -> tuple[Axis, Floats]:
+        at, column = scope.number(self.column)
+        near = {level + way * away for level in self.at for away in _NEAR for way in (1, -1)}
+        return quantile_axis(column, at, scope.ranges[at], sorted({*_LEVELS, *(x for x in near if 0 < x < 1)}))
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        return [Part(((self._axis(scope)[0], None), *self.group(scope)))]
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        ((values, std),) = tables
+        ends = self._axis(scope)[1]
+        counts = values[: len(ends) - 1]
+        if why := self.too_small(float(counts.sum()), std * math.sqrt(len(counts))):
+            return [self.refusal(why, f"{100 * level:g} %") for level in self.at]
+        return [self.answer(intervals.quantile(counts, std, ends, level), f"{100 * level:g} %") for level in self.at]
+
+
+class _Feature(NamedTuple):
+    """A number of each row: a column's axis, its value in each cell in units of 1 / UNIT, and what turns it back."""
+
+    name: str
+    axis: Axis
+    integers: Integers
+    known: Integers
+    centre: float = 0.0
+    scale: float = 1.0
+
+
+def _moments(features: Sequence[_Feature], group: tuple[tuple[Axis, Integers | None], ...]) -> Iterator[Part]:
+    """Yield the tables of the number of records, the sums of the features, and of products of every two of them.
+
+    Records with a missing value in any of the columns are left out of all.
+    """
+    columns = {feature.axis.column: feature for feature in features}
+    for pair in [(), *((at,) for at in range(len(features))), *combinations_with_replacement(range(len(features)), 2)]:
+        weights = {column: feature.known for column, feature in columns.items()}
+        for at in pair:
+            feature = features[at]
+            before = weights[feature.axis.column]
+            weights[feature.axis.column] = before * feature.integers
+        squared = len(pair) == 2 and features[pair[0]].axis.column == features[pair[1]].axis.column
+        axes = []
+        for column, feature in columns.items():
+            of = weights[column]
+            if squared and column == features[pair[0]].axis.column:
+                of = np.rint(of / UNIT).astype(np.int64)
+            used = any(features[at].axis.column == column for at in pair)
+            if used or not feature.known.all():
+                axes.append((feature.axis if used else _whether_known(feature), of if used else INSIDE))
+        if not axes and not group:
+            axes.append((_all_rows(features[0]), np.array([1])))
+        yield Part((*axes, *group), 0.5 if not pair else 1.0)
+
+
+def _whether_known(feature: _Feature) -> Axis:
+    return Axis(feature.axis.column, feature.axis.cuts, feature.known)
+
+
+def _all_rows(feature: _Feature) -> Axis:
+    return Axis(feature.axis.column, feature.axis.cuts, np.zeros(len(feature.known), dtype=np.int64))
+
+
+def _gram(values: Floats, many: int) -> Floats:
+    """Return the matrix of sums of products of 1 and the features, from the sums in the order of :func:`_moments`."""
+    gram = np.zeros((many + 1, many + 1))
+    gram[0, 0], gram[0, 1:], gram[1:, 0] = values[0], values[1 : many + 1], values[1 : many + 1]
+    for (a, b), value in zip(combinations_with_replacement(range(1, many + 1), 2), values[many + 1 :], strict=True):
+        gram[a, b] = gram[b, a] = value
+    return gram
+
+
+def _scales(features: Sequence[_Feature]) -> Floats:
+    """Return the unit of each sum of :func:`_moments`, in the units of its weights."""
+    many, units = len(features), [1.0]
+    units += [float(UNIT)] * many
+    for a, b in combinations_with_replacement(range(many), 2):
+        same = features[a].axis.column == features[b].axis.column
+        units.append(float(UNIT) if same else float(UNIT) ** 2)
+    return np.array(units)
+
+
+class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
+    """Pearson's correlation of every two of some numbers, over the rows of a group that have all of them."""
+
+    columns: Annotated[tuple[str, ...], Meta(min_length=2, max_length=8)]
+    """Columns of numbers."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"correlation of {' and '.join(self.columns)}{self._among}"
+
+    @override
+    def looked_at(self, schema: Schema) -> tuple[str, ...]:
+        return self.columns
+
+    def _features(self, scope: Scope) -> list[_Feature]:
+        return [_number_feature(scope, name) for name in self.columns]
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        return list(_moments(self._features(scope), self.group(scope)))
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        features = self._features(scope)
+        units, many = _scales(features), len(features)
+        values, stds = (np.array([float(one[side]) for one in tables]) / units for side in (0, 1))
+        pairs = [(a, b) for a in range(many) for b in range(a)]
+        labels = [f"{self.columns[b]}, {self.columns[a]}" for a, b in pairs]
+        covariance = _covariance(_gram(values, many))
+        noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
+        if why := self.too_small(values[0], stds[0]):
+            return [self.refusal(why, label) for label in labels]
+        found = []
+        for (a, b), label in zip(pairs, labels, strict=True):
+            hidden = [self.columns[at] for at in (a, b) if covariance[at, at] * values[0] < _SMALLEST * noise[at]]
+            if hidden:
+                why = f"the variance of {' and '.join(hidden)} is below {_SMALLEST:g} deviations of its noise"
+                found.append(self.refusal(why, label))
+                continue
+            found.append(self.answer(self._interval(values, stds, many, a, b), label))
+        return found
+
+    def _interval(self, values: Floats, stds: Floats, many: int, a: int, b: int) -> Interval:
+        def arctanh(sums: Floats) -> Floats:
+            covariance = _covariance(_gram(sums, many))
+            r = covariance[a, b] / math.sqrt(max(covariance[a, a] * covariance[b, b], 1e-300))
+            return np.array([math.atanh(min(max(r, -0.9999), 0.9999))])
+
+        (score,) = intervals.by_delta(arctanh, values, stds, np.array([1 / math.sqrt(max(values[0] - 3, 1.0))]))
+        slope = 1 - math.tanh(score.value) ** 2
+        value, low, high = map(math.tanh, (score.value, score.low, score.high))
+        return Interval(value, low, high, score.noise * slope, score.sampling * slope)
+
+
+def _covariance(gram: Floats) -> Floats:
+    means = gram[0, 1:] / gram[0, 0]
+    found: Floats = gram[1:, 1:] / gram[0, 0] - np.outer(means, means)
+    return found
+
+
+def _number_feature(scope: Scope, name: str) -> _Feature:
+    axis, values, within = scope.value_axis(name)
+    known = np.where(np.isnan(values), 0, 1)
+    return _Feature(name, axis, scaled(values, within), known, within.centre, within.scale)
+
+
+class Regression(Question, frozen=True, kw_only=True, tag="regression"):
+    """A regression of an outcome on covariates: linear for a number, logistic for a condition.
+
+    Categories enter by an indicator for each value but the first. In a logistic regression numbers enter by indicators
+    of their declared cuts.
+    """
+
+    outcome: str
+    """Column of numbers (linear), or a condition such as "readmitted=yes" (logistic)."""
+    covariates: Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
+    """Columns that explain it."""
+
+    @property
+    def _logistic(self) -> bool:
+        return any(mark in self.outcome for mark in "=<>")
+
+    @property
+    @override
+    def words(self) -> str:
+        kind = "log odds" if self._logistic else "slope"
+        return f"{kind} of {self.outcome} by {', '.join(self.covariates)}{self._among}"
+
+    @override
+    def looked_at(self, schema: Schema) -> tuple[str, ...]:
+        named = () if self._logistic else (self.outcome, *self.covariates)
+        return tuple(name for name in named if schema.stored[schema.index(name)].is_number)
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        if not self._logistic:
+            return list(_moments(self._features(scope), self.group(scope)))
+        condition = read_condition(scope.schema, self.outcome)
+        if len(condition.axes) != 1:
+            raise InvalidParameter(f"the outcome {self.outcome!r} of {self.name!r} must be a condition on one column")
+        axes = [(axis, None) for axis, _ in self._groups(scope)]
+        return [Part((*_kept(condition), *axes, *self.group(scope)))]
+
+    def _groups(self, scope: Scope) -> list[tuple[Axis, tuple[str, ...]]]:
+        found = [scope.group_axis(name) for name in self.covariates]
+        if (cells := math.prod(len(labels) for _, labels in found)) > _MOST_CELLS:
+            raise InvalidParameter(
+                f"the covariates of {self.name!r} have {cells} combinations, and {_MOST_CELLS} can be asked; leave some out, or declare fewer cuts = {{ column = [...] }}"
+            )
+        return found
+
+    def _features(self, scope: Scope) -> list[_Feature]:
+        features = []
+        for name in (*self.covariates, self.outcome):
+            column = scope.schema.stored[scope.schema.index(name)]
+            if column.is_number:
+                features.append(_number_feature(scope, name))
+                continue
+            axis, labels = scope.group_axis(name)
+            known = np.array([1] * (len(labels) - column.missing) + [0] * column.missing)
+            for code in range(1, len(labels) - column.missing):
+                indicator = np.where(np.arange(len(labels)) == code, UNIT, 0)
+                features.append(_Feature(f"{name}={labels[code]}", axis, indicator, known))
+        if len(features) > _MOST_FEATURES:
+            raise InvalidParameter(
+                f"the question {self.name!r} has {len(features)} terms, and at most {_MOST_FEATURES}"
+            )
+        return features
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        return self._log_odds(scope, tables[0]) if self._logistic else self._slopes(scope, tables)
+
+    def _slopes(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        *features, outcome = self._features(scope)
+        units, many = _scales([*features, outcome]), len(features) + 1
+        values, stds = (np.array([float(one[side]) for one in tables]) / units for side in (0, 1))
+        names = [feature.name for feature in features]
+        if why := self.too_small(values[0], stds[0]):
+            return [self.refusal(why, name) for name in names]
+        gram, noise = _gram(values, many), _gram(stds**2, many)
+        centred = _covariance(gram)[:-1, :-1] * values[0]
+        least, vectors = np.linalg.eigh(centred)
+        direction = vectors[:, 0] ** 2
+        noise_std = math.sqrt(max(0.0, float(direction @ noise[1:-1, 1:-1] @ direction)))
+        if least[0] < _SMALLEST * noise_std:
+            why = f"the covariates' variance is below {_SMALLEST:g} deviations of its noise in some direction"
+            return [self.refusal(why, name) for name in names]
+        scales = np.array([outcome.scale / feature.scale for feature in features])
+
+        def slopes(sums: Floats) -> Floats:
+            covariance = _covariance(_gram(sums, many))
+            found: Floats = np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1]) * scales
+            return found
+
+        covariance = _covariance(gram)
+        explained = float(slopes(values) / scales @ covariance[:-1, -1])
+        left = max(covariance[-1, -1] - explained, 0.0) * values[0] / max(values[0] - many, 1.0)
+        sampling = np.sqrt(np.maximum(np.diag(np.linalg.inv(centred)), 0.0) * left) * scales
+        found = intervals.by_delta(slopes, values, stds, sampling)
+        return [self.answer(interval, name) for interval, name in zip(found, names, strict=True)]
+
+    def _log_odds(self, scope: Scope, table: NoisyTable) -> list[Answer]:
+        negative, positive = (table.values[side].ravel() for side in (0, 1))
+        design, names = self._design(scope)
+        fit = intervals.logistic(design, positive, negative, table.std)
+        if not fit.clear:
+            why = f"the least information of the covariates is below {_SMALLEST:g} deviations of its noise"
+            return [self.refusal(why, name) for name in names]
+        each = zip(fit.coefficients, fit.noise, fit.sampling, strict=True)
+        return [
+            self.answer(intervals.normal(*map(float, numbers)), name)
+            for numbers, name in list(zip(each, names, strict=True))[1:]
+        ]
+
+    def _design(self, scope: Scope) -> tuple[Floats, list[str]]:
+        """Return the design of the cells, ``(cells, columns)``, and the columns' names, the intercept first."""
+        groups = self._groups(scope)
+        shape = [len(labels) for _, labels in groups]
+        places = np.indices(shape).reshape(len(shape), -1)
+        columns, names = [np.ones(places.shape[1])], ["intercept"]
+        for side, (name, (_, labels)) in enumerate(zip(self.covariates, groups, strict=True)):
+            for code in range(1, len(labels)):
+                columns.append((places[side] == code).astype(np.float64))
+                names.append(f"{name}={labels[code]}")
+        return np.stack(columns, axis=1), names
+
+
+class Survival(Question, frozen=True, kw_only=True, tag="survival"):
+    """The share that survives each of some times, by Kaplan and Meier."""
+
+    time: str
+    """Column of times to the event or to the end of observation, a number."""
+    event: str
+    """Condition that says that the event happened, such as "died=yes"."""
+    at: Annotated[tuple[float, ...], Meta(min_length=1, max_length=_MOST_TIMES)]
+    """Times whose survival is wanted, ascending."""
+    intervals: Annotated[int, Meta(ge=1, le=_MOST_TIMES)] = 30
+    """Number of equal intervals up to the last time, into which times are grouped."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"survival by {self.time} until {self.event}{self._among}"
+
+    def _cuts(self, scope: Scope) -> tuple[Axis, Floats]:
+        """Return the axis of the intervals, with one cell for all later times, and the intervals' ends."""
+        at, column = scope.number(self.time)
+        last = float(column.bin_edges[-1])
+        if list(self.at) != sorted(set(self.at)) or not 0 < self.at[0] <= self.at[-1] <= last:
+            raise InvalidParameter(f"the question {self.name!r} needs ascending times above 0 and up to {last:g}")
+        even = np.linspace(0, self.at[-1], self.intervals + 1)[1:]
+        ends = np.unique(np.concatenate([even, self.at]))
+        if len(ends) > _MOST_TIMES:
+            ends = np.unique(np.asarray(self.at))
+        half = 0.5 / column.per_unit if column.per_unit else 0.0
+        cuts = np.unique(np.floor(np.round(ends * column.per_unit, 6)) / column.per_unit + half) if half else ends
+        later = [last + 2 * half + 1.0] if cuts[-1] < last + half else []
+        return Axis(at, np.append(cuts, later) + 0.0), cuts
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        condition = read_condition(scope.schema, self.event)
+        if len(condition.axes) != 1:
+            raise InvalidParameter(f"the event {self.event!r} of {self.name!r} must be a condition on one column")
+        return [Part((*_kept(condition), (self._cuts(scope)[0], None), *self.group(scope)))]
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        ((values, std),) = tables
+        axis, cuts = self._cuts(scope)
+        assert axis.cuts is not None
+        known = values[:, : len(axis.cuts)]
+        curve = intervals.survival(known[1], known[0], std)
+        found = []
+        for time in self.at:
+            place, label = int(np.searchsorted(cuts, time)), f"{time:g}"
+            if place < len(curve):
+                found.append(self.answer(curve[place], label))
+            else:
+                found.append(self.refusal("too few are at risk by then, below 6 deviations of the noise", label))
+        return found
+
+
+AnyQuestion = Share | Count | Cross | Mean | Total | Quantile | Correlation | Regression | Survival
+"""All kinds of questions, by the entry ``kind``."""

@@ -1,0 +1,127 @@
+"""The ranges of numbers to which sums are clipped, found by a first look at noisy counts, and axes of rounded values.
+
+A sum's sensitivity grows with the range of its values, and generous public bounds would drown it in noise. The first
+look counts each number that questions name once, in cells by magnitude. Its noisy counts say between which bounds
+nearly all rows lie, where their middle is, and where their quantiles are about. All of this is a function of released
+numbers, and part of the estimand: an answer names the bounds at which it clips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.schema.bins import Axis, Floats, Grid, Integers
+from fedsynth.schema.columns import Column
+
+UNIT = 1024
+"""Values are rounded to integers in units of 1 / UNIT of the largest distance from the centre."""
+_CELLS = 16  # of a first look, about, besides those by magnitude
+_CLEAR = 2.5  # noise deviations above which a tail of the first look has rows
+_FINEST = 256  # cells of a sum along a column; a range with fewer multiples has one for each
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """Where nearly all values of a column lie: between ``low`` and ``high``, around a ``centre``, in its own unit.
+
+    ``edges`` and ``cumulated`` are the cells of the first look and the estimated share of rows up to each edge, both of
+    shape ``(cells + 1,)``; without a first look there are just the two ends.
+    """
+
+    low: float
+    high: float
+    centre: float
+    edges: Floats
+    cumulated: Floats
+
+    @classmethod
+    def declared(cls, low: float, high: float) -> Range:
+        """Return the range that a question declares, with its middle as the centre."""
+        return cls(low, high, (low + high) / 2, np.array([low, high]), np.array([0.0, 1.0]))
+
+    @property
+    def scale(self) -> float:
+        """The largest distance of a value from the centre."""
+        return max(self.high - self.centre, self.centre - self.low) or 1.0
+
+    def quantiles(self, shares: Sequence[float] | Floats) -> Floats:
+        """Return about where these shares of the rows end, shape of ``shares``."""
+        found: Floats = np.interp(shares, self.cumulated, self.edges)
+        return found
+
+
+def look_grid(column: Column) -> Grid:
+    """Return the cells of the first look at a column: about 16 of equal width, finer ones by magnitude near zero."""
+    return Grid.coarse(column.bin_edges[[0, -1]], column.per_unit, _CELLS, _CELLS, 2.0)
+
+
+def look_axis(column: Column, at: int) -> Axis:
+    """Return the axis of the first look at a column, the one at the position ``at``."""
+    return Axis(at, look_grid(column).cuts)
+
+
+def found_range(column: Column, counts: Floats, std: float) -> Range:
+    """Return the range of a column from the noisy counts of its first look, with noise of ``std`` in each.
+
+    A tail belongs to the range if its rows stand out from their noise (2.5 deviations), and one cell more, since noise
+    may hide a smaller tail.
+    """
+    grid = look_grid(column)
+    counts = counts[: len(grid)]
+    noise = std * np.sqrt(np.arange(1, len(grid) + 1))
+    above = np.flatnonzero(np.cumsum(counts[::-1]) > _CLEAR * noise)
+    below = np.flatnonzero(np.cumsum(counts) > _CLEAR * noise)
+    last = min(len(grid) - 1, len(grid) - int(above[0])) if len(above) else len(grid) - 1
+    first = max(0, int(below[0]) - 1) if len(below) else 0
+    kept = np.maximum(counts[first : last + 1], 0.0)
+    kept = kept if kept.sum() > 0 else np.ones(last + 1 - first)
+    shares = kept / kept.sum()
+    half = 0.5 / column.per_unit if column.per_unit else 0.0
+    low, high = float(grid.lower[first]) + half, float(grid.upper[last]) - half
+    centre = float(np.clip(shares @ grid.centres[first : last + 1], low, high))
+    edges = np.append(grid.lower[first : last + 1], grid.upper[last])
+    return Range(low, high, centre, edges, np.append(0.0, np.cumsum(shares)))
+
+
+def value_axis(column: Column, at: int, within: Range) -> tuple[Axis, Floats]:
+    """Return an axis of fine cells over a range, and the value that stands for each cell; NaN for missing values.
+
+    A value outside the range counts as its nearer end. If the range has at most 256 multiples of the column's unit,
+    every value has a cell of its own; else a cell's middle stands for its values.
+    """
+    if column.per_unit and (many := round((within.high - within.low) * column.per_unit) + 1) <= _FINEST:
+        values = within.low + np.arange(many) / column.per_unit
+        cuts = values + 0.5 / column.per_unit
+    else:
+        inner = np.linspace(within.low, within.high, _FINEST + 1)[1:-1]
+        cuts = np.concatenate([[within.low], inner, [np.nextafter(within.high, -np.inf), within.high]])
+        values = np.concatenate([[within.low], (cuts[:-2] + cuts[1:-1]) / 2, [within.high]])
+    if len(cuts) > 1 and not (np.diff(cuts) > 0).all():  # a range of hardly more than one value
+        cuts, values = np.array([within.high]), np.array([within.centre])
+    return Axis(at, cuts + 0.0), np.append(values, [np.nan] * column.missing)
+
+
+def quantile_axis(column: Column, at: int, within: Range, shares: Sequence[float]) -> tuple[Axis, Floats]:
+    """Return an axis of cells that end at about these ``shares`` of the rows, and the cells' ends, ``(cells + 1,)``.
+
+    The last cell holds all that lies above. Missing values have one more cell.
+    """
+    low, high = (float(end) for end in column.bin_edges[[0, -1]])
+    ends = within.quantiles(np.asarray(shares))
+    if column.per_unit:
+        ends = (np.floor(np.round(ends * column.per_unit, 6)) + 0.5) / column.per_unit
+        low, high = low - 0.5 / column.per_unit, high + 0.5 / column.per_unit
+    ends = np.unique(ends[(ends > low) & (ends < high)])
+    return Axis(at, np.append(ends, high) + 0.0), np.concatenate([[low], ends, [high]])
+
+
+def scaled(values: Floats, within: Range) -> Integers:
+    """Return values as integers, in units of ``scale / UNIT`` from the centre; 0 for NaN."""
+    found: NDArray[np.float64] = np.rint(
+        (np.nan_to_num(values, nan=within.centre) - within.centre) / within.scale * UNIT
+    )
+    return found.astype(np.int64)
