@@ -1,67 +1,178 @@
-"""Coverage of 95 % intervals from synthetic rows: by repeating the run on them, and by treating them as real rows.
+"""Coverage and width of 95 % intervals: of declared questions, and of conditions that nobody declared.
 
-``python -m benchmarks.intervals`` prints the table of docs/analyst.md. Three simulated hospitals have 200,000 patients
-each, whose values are the truth; every run draws 4,000 patients of each, with ``auto`` and a trusted server.
+``python -m benchmarks.intervals`` prints the tables of docs/answers.md: ``--declared RUNS`` asks declared questions
+without a table, ``--undeclared RUNS`` fits whole tables and asks their released tables. Three simulated hospitals have
+200,000 patients each, whose values are the truth; every run draws 4,000 patients of each, at epsilon 1, delta 1e-6.
+Numbers and totals are those of the drawn patients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import argparse
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from fedsynth import Budget, Synthesizer, federate
+from fedsynth import Budget, federate
+from fedsynth.answers.asking import ask
+from fedsynth.answers.declared import read_declared
+from fedsynth.answers.questions import Answer
+from fedsynth.answers.released import estimate, released_tables
 from fedsynth.datasets import patients, patients_schema
-from fedsynth.federation.trusted import TrustedServer
-from fedsynth.methods.auto import Auto
+from fedsynth.encoding import encode
+from fedsynth.errors import Unsupported
+from fedsynth.rows import Table, concatenate
+from fedsynth.runs.folder import RunFolder
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import run_simulated
 
-RUNS, REPEATS, DRAWN = 25, 12, 12_000
-WIDTH = 2.2  # half-width in standard errors: Student's t with 11 degrees of freedom, 95 %
-SCHEMA = patients_schema()
-QUESTIONS: Mapping[str, Callable[[pd.DataFrame], float]] = {
-    "share that is readmitted": lambda rows: float((rows["readmitted"] == "yes").mean()),
-    "the same in cardiology": lambda rows: float(
-        (rows.loc[rows["ward"] == "cardiology", "readmitted"] == "yes").mean()
-    ),
-    "median bill": lambda rows: float(rows["bill"].median()),
-    "mean nights of those over 70": lambda rows: float(rows.loc[rows["age"] > 70, "nights"].mean()),
-    "correlation of nights and bill": lambda rows: float(rows["nights"].corr(rows["bill"])),
-}
+SCHEMA, BUDGET, DRAWN = patients_schema(), Budget(epsilon=1, delta=1e-6), 4_000
+DECLARED = read_declared(
+    {
+        "question": [
+            {"kind": "share", "name": "readmitted", "of": "readmitted=yes"},
+            {"kind": "share", "name": "readmitted in cardiology", "of": "readmitted=yes", "among": "ward=cardiology"},
+            {"kind": "share", "name": "over 90 (1 %)", "of": "age>90"},
+            {"kind": "count", "name": "number over 70", "among": "age>70"},
+            {"kind": "mean", "name": "nights of those over 70", "column": "nights", "among": "age>70"},
+            {"kind": "total", "name": "total of bills", "column": "bill"},
+            {"kind": "quantile", "name": "median bill", "column": "bill"},
+            {"kind": "correlation", "name": "nights and bill", "columns": ["nights", "bill"]},
+            {
+                "kind": "regression",
+                "name": "risk by age and sex",
+                "outcome": "readmitted=yes",
+                "covariates": ["age", "sex"],
+            },
+            {"kind": "survival", "name": "in hospital", "time": "nights", "event": "readmitted=yes", "at": [10]},
+        ],
+        "cuts": {"age": [40, 60, 75]},
+        "clips": {"nights": [0, 30], "bill": [0, 25_000]},
+    }
+)
+FINITE = ("number over 70", "total of bills")
+CONDITIONS = (
+    "readmitted=yes",
+    "readmitted=yes & ward=cardiology",
+    "sex=f & ward=medicine",
+    "readmitted=yes & sex=f",
+    "age>=70",
+    "age>=70 & sex=f",
+    "ward=surgery & age>=50",
+    "nights>=10",
+    "bill>=5000",
+    "nights=0 & ward=surgery",
+)
 
 
-def run(tables: list[pd.DataFrame], seed: int) -> Synthesizer:
-    """Return the synthesizer of one run over the tables of these sites."""
-    federation = federate(tables, SCHEMA, Budget(epsilon=1, delta=1e-6), trust=TrustedServer(), seed=seed)
-    return Auto().fit(federation)
+def hospitals() -> list[Table]:
+    """Return the patients of each hospital, encoded."""
+    return [encode(SCHEMA, patients(200_000, number)) for number in range(3)]
+
+
+def drawn(population: list[Table], seed: int) -> list[Table]:
+    """Return the patients that a run draws of each hospital."""
+    rng = np.random.default_rng(seed)
+    return [rows.take(rng.choice(len(rows), DRAWN, replace=False)) for rows in population]
+
+
+def labelled(answers: Iterator[Answer] | list[Answer]) -> dict[tuple[str, str], Answer]:
+    """Return answers by question and label."""
+    return {(answer.question, answer.label): answer for answer in answers}
+
+
+def declared(population: list[Table], trust: str, runs: int) -> None:
+    """Print coverage, refusals and half-widths of the declared questions."""
+    everybody = concatenate(population)
+    held: Mapping[tuple[str, str], list[bool]] = defaultdict(list)
+    widths: Mapping[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
+    refused: dict[tuple[str, str], int] = defaultdict(int)
+    truth: dict[tuple[str, str], Answer] = {}
+    bills = everybody.numbers[SCHEMA.index("bill")]
+    for seed in range(runs):
+        rows = drawn(population, seed)
+        _, answers = ask(DECLARED, federate(rows, SCHEMA, BUDGET, trust=trust, seed=seed))
+        truth = truth or labelled(answers.exact(everybody))
+        own = labelled(answers.exact(concatenate(rows)))
+        for key, answer in labelled(list(answers.answers)).items():
+            if answer.low is None or answer.high is None:
+                refused[key] += 1
+                continue
+            true = (own if key[0] in FINITE else truth)[key].value
+            true = float(np.median(bills)) if key[0] == "median bill" else true
+            assert true is not None and answer.noise is not None and answer.sampling is not None
+            held[key].append(answer.low <= true <= answer.high)
+            widths[key].append((answer.half_width, answer.noise, answer.sampling))
+    print(
+        f"\n{trust}, {runs} runs\n\n| question | covered | refused | half-width | noise and sampling | real rows |\n|---|---|---|---|---|---|"
+    )
+    for key in truth:
+        half, noise, sampling = np.median(np.array(widths[key]), axis=0)
+        print(
+            f"| {' '.join(filter(None, key))} | {np.mean(held[key]):.1%} | {refused[key] / runs:.1%} | {half:.3g} "
+            f"| {np.hypot(noise, sampling):.3g} | {sampling:.3g} |"
+        )
+
+
+def undeclared(population: list[Table], trust: str, runs: int) -> None:
+    """Print coverage and refusals of conditions that nobody declared, from the released tables of whole runs."""
+    held: Mapping[str, list[bool]] = defaultdict(list)
+    refused: dict[str, int] = defaultdict(int)
+    frames = [patients(200_000, number) for number in range(3)]
+    everybody = concatenate(population)
+    from fedsynth.answers.condition import read_condition
+
+    def true_share(condition: str) -> float:
+        axes = read_condition(SCHEMA, condition).axes
+        inside = np.ones(len(everybody), dtype=bool)
+        for axis in axes:
+            inside &= axis.places(everybody.codes[axis.column], everybody.numbers.get(axis.column)) == 1
+        return float(inside.mean())
+
+    truth = {condition: true_share(condition) for condition in CONDITIONS}
+    for seed in range(runs):
+        with tempfile.TemporaryDirectory() as home:
+            site = {}
+            for at, frame in enumerate(frames):
+                place = Path(home) / f"{at}.parquet"
+                frame.sample(DRAWN, random_state=1_000 * seed + at).to_parquet(place)
+                site[f"site-{at}"] = str(place)
+            schema = Path(home) / "schema.toml"
+            SCHEMA.save(schema)
+            job = Job("auto", 1.0, 1e-6, site=site, schema=str(schema), trust=trust)
+            tables = released_tables(RunFolder(run_simulated(job, Path(home) / "run").folder))
+        for condition in CONDITIONS:
+            try:
+                answer = estimate(tables, SCHEMA, condition)[0]
+            except Unsupported:
+                refused[condition] += 1
+                continue
+            if answer.low is None or answer.high is None:
+                refused[condition] += 1
+                continue
+            held[condition].append(answer.low <= truth[condition] <= answer.high)
+    print(f"\n{trust}, {runs} runs with a fitted table\n\n| condition | covered | answered |\n|---|---|---|")
+    for condition in CONDITIONS:
+        shown = f"{np.mean(held[condition]):.1%}" if held[condition] else "-"
+        print(f"| {condition} | {shown} | {1 - refused[condition] / runs:.0%} |")
 
 
 def main() -> None:
-    """Print, for each question, the share of runs whose interval contains the truth."""
-    hospitals = [patients(200_000, number) for number in range(3)]
-    truth = {name: question(pd.concat(hospitals)) for name, question in QUESTIONS.items()}
-    held = {name: np.zeros((RUNS, 2), dtype=bool) for name in QUESTIONS}
-    for number in range(RUNS):
-        sites = [rows.sample(4_000, random_state=1_000 * number + at) for at, rows in enumerate(hospitals)]
-        synthesizer = run(sites, number)
-        synthetic = synthesizer.sample(DRAWN, np.random.default_rng(number))
-        again = []
-        for repeat in range(REPEATS):
-            seed = 100 * number + repeat
-            rows = synthesizer.sample(DRAWN, np.random.default_rng(10_000 + seed))
-            rows = rows.sample(frac=1, replace=True, random_state=repeat)
-            other = run([rows.iloc[at::3] for at in range(3)], 5_000 + seed)
-            again.append(other.sample(DRAWN, np.random.default_rng(repeat)))
-        resampled = [synthetic.sample(frac=1, replace=True, random_state=repeat) for repeat in range(30)]
-        for name, question in QUESTIONS.items():
-            miss = abs(question(synthetic) - truth[name])
-            repeated = float(np.std([question(rows) for rows in again], ddof=1))
-            naive = float(np.std([question(rows) for rows in resampled], ddof=1))
-            held[name][number] = miss < WIDTH * repeated, miss < 1.96 * naive
-    print("| question | run repeated on synthetic rows | synthetic rows taken for real |\n|---|---|---|")
-    for name, found in held.items():
-        by_repeating, by_taking = found.mean(axis=0)
-        print(f"| {name} | {by_repeating:.0%} | {by_taking:.0%} |")
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--declared", type=int, default=2_000)
+    parser.add_argument("--undeclared", type=int, default=200)
+    parser.add_argument("--trust", nargs="*", default=["trusted", "secure"])
+    options = parser.parse_args()
+    population = hospitals()
+    for trust in options.trust:
+        if options.declared:
+            declared(population, trust, options.declared)
+    if options.undeclared:
+        undeclared(population, options.trust[0], options.undeclared)
 
 
 if __name__ == "__main__":

@@ -145,14 +145,14 @@ def _axis(schema: Schema, at: int, terms: list[OneCondition | tuple[Is]], text: 
         raise SchemaError(f"no value of {column.name!r} meets {text!r}")
     first, last = (float(end) for end in column.bin_edges[[0, -1]])
     half = 0.5 / column.per_unit if column.per_unit else 0.0  # cuts lie between two values, where there are multiples
-    cuts, inside = [high + half], [True]
+    cuts, inside_cells = [high + half], [True]
     if low > first:
         cuts.insert(0, low - half if half else float(np.nextafter(low, -np.inf)))
-        inside.insert(0, False)
+        inside_cells.insert(0, False)
     if high < last:
         cuts.append(last + 2 * half)
-        inside.append(False)
-    return _grouped(at, np.array(cuts) + 0.0, inside + [False] * column.missing, text)
+        inside_cells.append(False)
+    return _grouped(at, np.array(cuts) + 0.0, inside_cells + [False] * column.missing, text)
 
 
 def _grouped(at: int, cuts: Floats | None, inside: Sequence[bool] | NDArray[np.bool_], text: str) -> Axis:

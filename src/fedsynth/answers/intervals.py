@@ -176,20 +176,24 @@ def logistic(design: Floats, positive: Floats, negative: Floats, std: float) -> 
     ``design`` has a row for each cell, ``(cells, columns)``. The variance is that of a sandwich: the score's noise, and
     its variance by sampling, between two inverses of the information.
     """
-    records, coefficients = positive + negative, np.zeros(design.shape[1])
-    clear, information = False, np.eye(design.shape[1])
+    records = positive + negative
+    coefficients: Floats = np.zeros(design.shape[1])
+    information: Floats = np.eye(design.shape[1])
+    clear = False
     for _ in range(50):
         odds = 1 / (1 + np.exp(-design @ coefficients))
         spread = odds * (1 - odds)
-        information = design.T @ (design * (records * spread)[:, None])
+        information = np.asarray(design.T @ (design * (records * spread)[:, None]), dtype=np.float64)
         values, vectors = np.linalg.eigh(information)
         noise = std * math.sqrt(float((2 * spread**2 * (design @ vectors[:, 0]) ** 4).sum()))
         clear = bool(values[0] > 4 * noise)
         if not values[0] > 0:
             break
-        step = np.linalg.solve(information, design.T @ (positive - records * odds))
-        step *= min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))
-        coefficients = coefficients + step
+        step: Floats = np.asarray(
+            np.linalg.solve(information, design.T @ (positive - records * odds)), dtype=np.float64
+        )
+        step = step * min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))
+        coefficients = np.asarray(coefficients + step, dtype=np.float64)
         if np.abs(step).max() < 1e-9:
             break
     else:

@@ -24,7 +24,7 @@ from fedsynth.answers.ranges import UNIT, Range, quantile_axis, scaled, value_ax
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Floats, Integers
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Numeric
 from fedsynth.settings import Settings
 
 LARGEST = 2**20
@@ -82,11 +82,11 @@ class Scope:
     cuts: Mapping[str, tuple[float, ...]]
     ranges: Mapping[int, Range]
 
-    def number(self, name: str) -> tuple[int, Column]:
+    def number(self, name: str) -> tuple[int, Numeric]:
         """Return position and description of a column of numbers; raises :class:`InvalidParameter` for any other."""
         at = self.schema.index(name)
         column = self.schema.stored[at]
-        if not column.is_number or column.is_time:
+        if not isinstance(column, Numeric):
             raise InvalidParameter(f"{name!r} is no column of numbers; ask for its share, count or cross table instead")
         if at in self.schema.links:
             raise InvalidParameter(f"{name!r} is stored as {self.schema.links[at].form.kind}: sums of it are not known")
@@ -97,6 +97,10 @@ class Scope:
         at, column = self.number(name)
         axis, values = value_axis(column, at, self.ranges[at])
         return axis, values, self.ranges[at]
+
+    def range(self, name: str) -> Range:
+        """Return the range of a number."""
+        return self.ranges[self.number(name)[0]]
 
     def group_axis(self, name: str) -> tuple[Axis, tuple[str, ...]]:
         """Return an axis of a category's values, or of a number's declared cuts or bins, and the cells' labels."""
@@ -154,8 +158,9 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
 
     def answer(self, interval: Interval, label: str = "", estimand: str = "") -> Answer:
         """Return an answer with this interval."""
-        numbers = (interval.value, interval.low, interval.high, interval.noise, interval.sampling)
-        return Answer(self.name, label, estimand or self.words, *map(float, numbers))
+        value, low, high = float(interval.value), float(interval.low), float(interval.high)
+        of = (value, low, high, float(interval.noise), float(interval.sampling))
+        return Answer(self.name, label, estimand or self.words, *of)
 
     def refusal(self, why: str, label: str = "", estimand: str = "") -> Answer:
         """Return an answer that says why there is none."""
@@ -261,35 +266,14 @@ class Cross(Question, frozen=True, kw_only=True, tag="cross"):
 class _OfNumber(Question, frozen=True, kw_only=True):
     column: str
     """Column of numbers."""
-    clip: tuple[float, float] | None = None
-    """Bounds to which its values are clipped. Default: those within which nearly all rows lie by a first look."""
 
     @override
     def looked_at(self, schema: Schema) -> tuple[str, ...]:
-        return () if self.clip else (self.column,)
-
-    def range(self, scope: Scope) -> Range:
-        """Return the range of the column: declared here, or found by the first look."""
-        at, column = scope.number(self.column)
-        if self.clip is None:
-            return scope.ranges[at]
-        low, high = max(self.clip[0], column.low), min(self.clip[1], column.high)
-        if not low < high:
-            raise InvalidParameter(
-                f"the question {self.name!r} clips at {list(self.clip)}; give (low, high) within bounds"
-            )
-        return Range.declared(float(low), float(high))
-
-    def of_column(self, scope: Scope) -> tuple[Axis, Floats, Range]:
-        """Return the column's fine axis, its cells' values, and its range."""
-        at, column = scope.number(self.column)
-        within = self.range(scope)
-        axis, values = value_axis(column, at, within)
-        return axis, values, within
+        return (self.column,)
 
     def clipped(self, scope: Scope) -> str:
         """Return in words the bounds at which the column is clipped."""
-        within = self.range(scope)
+        within = scope.range(self.column)
         return f"{self.column} clipped to [{within.low:g}, {within.high:g}]"
 
 
@@ -303,7 +287,7 @@ class Mean(_OfNumber, frozen=True, kw_only=True, tag="mean"):
 
     @override
     def parts(self, scope: Scope) -> list[Part]:
-        axis, values, within = self.of_column(scope)
+        axis, values, within = scope.value_axis(self.column)
         integers, group = scaled(values, within), self.group(scope)
         known = np.where(np.isnan(values), 0, 1)
         squares = np.rint(integers**2 / UNIT).astype(np.int64)
@@ -312,7 +296,7 @@ class Mean(_OfNumber, frozen=True, kw_only=True, tag="mean"):
     @override
     def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
         (records, records_std), (sums, std), (squares, _) = [(float(values), std) for values, std in tables]
-        within, estimand = self.range(scope), f"mean of {self.clipped(scope)}{self._among}"
+        within, estimand = scope.range(self.column), f"mean of {self.clipped(scope)}{self._among}"
         if why := self.too_small(records, records_std):
             return [self.refusal(why, estimand=estimand)]
         mean = sums / UNIT / records
@@ -331,7 +315,7 @@ class Total(_OfNumber, frozen=True, kw_only=True, tag="total"):
 
     @override
     def parts(self, scope: Scope) -> list[Part]:
-        axis, values, within = self.of_column(scope)
+        axis, values, within = scope.value_axis(self.column)
         return [Part(((axis, scaled(np.nan_to_num(values, nan=0.0), self._from_zero(within))), *self.group(scope)))]
 
     def _from_zero(self, within: Range) -> Range:
@@ -340,7 +324,7 @@ class Total(_OfNumber, frozen=True, kw_only=True, tag="total"):
     @override
     def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
         ((values, std),) = tables
-        within = self._from_zero(self.range(scope))
+        within = self._from_zero(scope.range(self.column))
         found = intervals.normal(float(values), std)
         moved = _moved(found, 0.0, within.scale / UNIT)
         return [self.answer(moved, estimand=f"total of {self.clipped(scope)}{self._among} at the sites")]
@@ -362,10 +346,6 @@ class Quantile(_OfNumber, frozen=True, kw_only=True, tag="quantile"):
     @override
     def words(self) -> str:
         return f"{', '.join(f'{100 * level:g} %' for level in self.at)} quantile of {self.column}{self._among}"
-
-    @override
-    def looked_at(self, schema: Schema) -> tuple[str, ...]:
-        return (self.column,)
 
     def _axis(self, scope: Scope) -> tuple[Axis, Floats]:
         at, column = scope.number(self.column)
@@ -558,7 +538,8 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         found = [scope.group_axis(name) for name in self.covariates]
         if (cells := math.prod(len(labels) for _, labels in found)) > _MOST_CELLS:
             raise InvalidParameter(
-                f"the covariates of {self.name!r} have {cells} combinations, and {_MOST_CELLS} can be asked; leave some out, or declare fewer cuts = {{ column = [...] }}"
+                f"the covariates of {self.name!r} have {cells} combinations, and at most "
+                f"{_MOST_CELLS} can be asked; leave some out, or declare fewer cuts = {{ column = [...] }}"
             )
         return found
 

@@ -9,13 +9,13 @@ numbers, and part of the estimand: an answer names the bounds at which it clips.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.schema.bins import Axis, Floats, Grid, Integers
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Numeric
 
 UNIT = 1024
 """Values are rounded to integers in units of 1 / UNIT of the largest distance from the centre."""
@@ -39,9 +39,13 @@ class Range:
     cumulated: Floats
 
     @classmethod
-    def declared(cls, low: float, high: float) -> Range:
-        """Return the range that a question declares, with its middle as the centre."""
+    def of(cls, low: float, high: float) -> Range:
+        """Return a range of which nothing but its ends is known."""
         return cls(low, high, (low + high) / 2, np.array([low, high]), np.array([0.0, 1.0]))
+
+    def clipped(self, low: float, high: float) -> Range:
+        """Return this range with declared ends in place of its own."""
+        return replace(self, low=low, high=high, centre=float(np.clip(self.centre, low, high)))
 
     @property
     def scale(self) -> float:
@@ -54,17 +58,17 @@ class Range:
         return found
 
 
-def look_grid(column: Column) -> Grid:
+def look_grid(column: Numeric) -> Grid:
     """Return the cells of the first look at a column: about 16 of equal width, finer ones by magnitude near zero."""
     return Grid.coarse(column.bin_edges[[0, -1]], column.per_unit, _CELLS, _CELLS, 2.0)
 
 
-def look_axis(column: Column, at: int) -> Axis:
+def look_axis(column: Numeric, at: int) -> Axis:
     """Return the axis of the first look at a column, the one at the position ``at``."""
     return Axis(at, look_grid(column).cuts)
 
 
-def found_range(column: Column, counts: Floats, std: float) -> Range:
+def found_range(column: Numeric, counts: Floats, std: float) -> Range:
     """Return the range of a column from the noisy counts of its first look, with noise of ``std`` in each.
 
     A tail belongs to the range if its rows stand out from their noise (2.5 deviations), and one cell more, since noise
@@ -87,7 +91,7 @@ def found_range(column: Column, counts: Floats, std: float) -> Range:
     return Range(low, high, centre, edges, np.append(0.0, np.cumsum(shares)))
 
 
-def value_axis(column: Column, at: int, within: Range) -> tuple[Axis, Floats]:
+def value_axis(column: Numeric, at: int, within: Range) -> tuple[Axis, Floats]:
     """Return an axis of fine cells over a range, and the value that stands for each cell; NaN for missing values.
 
     A value outside the range counts as its nearer end. If the range has at most 256 multiples of the column's unit,
@@ -105,7 +109,7 @@ def value_axis(column: Column, at: int, within: Range) -> tuple[Axis, Floats]:
     return Axis(at, cuts + 0.0), np.append(values, [np.nan] * column.missing)
 
 
-def quantile_axis(column: Column, at: int, within: Range, shares: Sequence[float]) -> tuple[Axis, Floats]:
+def quantile_axis(column: Numeric, at: int, within: Range, shares: Sequence[float]) -> tuple[Axis, Floats]:
     """Return an axis of cells that end at about these ``shares`` of the rows, and the cells' ends, ``(cells + 1,)``.
 
     The last cell holds all that lies above. Missing values have one more cell.

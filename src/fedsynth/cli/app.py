@@ -90,6 +90,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "report": ("evaluation.commands:report", "Write a report on a run's quality and privacy, as HTML."),
     },
     "Use it": {
+        "answers": ("answers.commands:answers", "Show a run's answers to declared questions, each with its interval."),
         "sample": ("cli.commands:sample", "Draw more rows from a fitted model, at no privacy cost."),
         "augment": (
             "evaluation.augmentation.commands:augment",

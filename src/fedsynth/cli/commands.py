@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields, spelled
-from fedsynth.cli.options import redrawn_text, say
+from fedsynth.cli.options import declared_in, redrawn_text, say
 from fedsynth.cli.output import tell
 from fedsynth.files import Records, load_object, write_whole
 from fedsynth.privacy.device import Device, computing_on
@@ -39,6 +39,7 @@ def simulate(
     *,
     out: Path = Path("fedsynth-run"),
     config: Path | None = None,
+    questions: Path | None = None,
     device: Device = "auto",
     force: bool = False,
     json_: bool = False,
@@ -65,6 +66,9 @@ def simulate(
       fedsynth simulate --site north=north.csv --site south=south.csv \
         --schema agreed.toml --epsilon 1 --delta 1e-6 --out two-sites
 
+      fedsynth simulate --data patients.csv --questions asked.toml \
+        --epsilon 1 --delta 1e-6 --out answered
+
       fedsynth simulate --config run/run.toml --out again
 
     Parameters
@@ -77,7 +81,10 @@ def simulate(
     from fedsynth.methods import find_method
 
     if config is not None:
-        if given := ", ".join(map(spelled, job.keywords)):  # privacy parameters above all: a run is repeated as it was
+        also = [] if questions is None else ["--questions"]
+        if given := ", ".join(
+            [*map(spelled, job.keywords), *also]
+        ):  # privacy parameters above all: a run is repeated as it was
             raise errors.InvalidParameter(
                 f"--config repeats a run unchanged, but {given} would change it. Leave {given} out, or edit a copy of "
                 "run.toml and pass the copy to --config"
@@ -86,7 +93,7 @@ def simulate(
     elif "epsilon" not in job.keywords or ("delta" not in job.keywords and job.keywords["epsilon"] != math.inf):
         raise errors.InvalidParameter("--epsilon and --delta are required, for example --epsilon 1 --delta 1e-6")
     else:
-        made = job(**{"delta": 0.0, **job.keywords})
+        made = job(**{"delta": 0.0, **job.keywords}, **declared_in(questions))
     if not json_ and find_method(made.method).trains:
         print(f"{made.method} trains neural networks, which takes minutes or longer.", file=sys.stderr)
     with computing_on(device), shown(not json_) as progress:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from fedsynth.cli.output import harmless, tell
-from fedsynth.errors import explained
+from fedsynth.errors import InvalidParameter, explained, nearest
+from fedsynth.files import load_toml
 from fedsynth.privacy.device import Device
 from fedsynth.text import table
 
@@ -59,9 +60,28 @@ class Shared(msgspec.Struct, frozen=True):
     schema: Path = Path()
     """Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed; `fedsynth
     schema draft` makes a first one."""
+    questions: Path | None = None
+    """TOML file with declared questions and criteria: sections [[question]] and [[criterion]], cuts, clips and
+    answer_share. They get a part of the budget and are answered with intervals; docs/answers.md lists the kinds."""
     connection: str = "federation"
     """Name under which Flower's config.toml (in the folder FLWR_HOME, else FOLDER/server) lists the SuperLink, Flower's
     server program."""
+
+
+def declared_in(file: Path | None) -> dict[str, Any]:
+    """Return the settings of a job that a file with declared questions gives; nothing without a file.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` for a file that is no TOML or has other entries.
+    """
+    if file is None:
+        return {}
+    content = load_toml(file)
+    known = ("question", "criterion", "cuts", "clips", "answer_share")
+    if unknown := sorted(set(content) - set(known)):
+        raise InvalidParameter(f"{file}: {', '.join(unknown)} is unknown; {nearest(unknown[0], known, 'known are')}")
+    if not {"question", "criterion"} & set(content):
+        raise InvalidParameter(f"{file} declares nothing; add a section [[question]] or [[criterion]]")
+    return content
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:

@@ -14,9 +14,10 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
-from fedsynth.cli.options import say
+from fedsynth.cli.options import declared_in, say
 from fedsynth.cli.output import tell, text_width
-from fedsynth.privacy.cost import ROUNDING, in_full, rounded_up
+from fedsynth.plugins import named
+from fedsynth.privacy.cost import ROUNDING, in_full, rounded_up, to_json
 from fedsynth.progress import shown
 from fedsynth.runs.job import Job
 
@@ -49,6 +50,7 @@ def plan(
     ],
     repeats: Annotated[int, Meta(ge=1)] = 3,
     headroom: float = 2.0,
+    questions: Path | None = None,
     out: Path | None = None,
     show: Path | None = None,
     force: bool = False,
@@ -123,25 +125,25 @@ def plan(
             f"{out} exists and may have been approved; choose another --out, or pass --force to replace it"
         )
     agreed = Schema.load(schema)
+    asked = declared_in(questions)
+    jobs = [job(method=name, epsilon=budget, sites=_whole("--sites", count), **asked) for name, count, budget in cases]
+    forecast_answers = named("fedsynth.answers.forecast:expected_answers") if asked else None
+    expected = forecast_answers(jobs[0], agreed, rows) if forecast_answers else []
     with shown(not json_) as progress:
         forecasts = [
-            job_forecast(
-                job(method=name, epsilon=budget, sites=_whole("--sites", count)),
-                agreed,
-                rows=rows,
-                repeats=repeats,
-                headroom=headroom,
-                progress=progress,
-            )
-            for name, count, budget in cases
+            job_forecast(made, agreed, rows=rows, repeats=repeats, headroom=headroom, progress=progress)
+            for made in jobs
         ]
     if out is not None:
         forecasts[0].plan.save(out)
     if json_:
         written = None if out is None else str(out)
-        print(json.dumps({"out": written, "forecasts": [forecast.to_json() for forecast in forecasts]}))
+        facts = {"out": written, "forecasts": [forecast.to_json() for forecast in forecasts]}
+        print(json.dumps({**facts, "answers": to_json(expected)} if asked else facts))
         return
     _tell(forecasts, agreed)
+    if expected:
+        tell("\n" + named("fedsynth.answers.forecast:expected_text")(expected, jobs[0].answer_share))
     if out is not None:
         tell(f"\n{_plan_text(forecasts[0].plan)}\nWritten to {out}: send it to every site's data steward.")
 

@@ -25,7 +25,8 @@ class SimulationResult:
     """The results of a simulated run of a ``job``, with its ``scores`` beside those of real rows.
 
     ``unmeasured`` says which scores are missing, and why; ``files`` are the names of the files in the run's folder, and
-    ``page`` is its report; ``None`` without one.
+    ``page`` is its report; ``None`` without one. ``answers`` are those to declared questions
+    (:class:`~fedsynth.answers.commands.RunAnswers`); ``None`` without any.
     """
 
     job: Job
@@ -34,6 +35,7 @@ class SimulationResult:
     unmeasured: str
     files: tuple[str, ...]
     page: Path | None
+    answers: Any = None
 
     @property
     def redrawn(self) -> float:
@@ -58,6 +60,7 @@ class SimulationResult:
             "warnings": run.statement.warnings,
             "limitations": to_json(run.synthesizer.limitations),
             "report": None if self.page is None else str(self.page),
+            **({} if self.answers is None else self.answers.to_json()),
         }
 
 
@@ -79,7 +82,8 @@ def simulated(job: Job, out: Path, *, force: bool, progress: Progress, report: b
             unmeasured = str(error)
     scores = () if evaluation is None else tuple(evaluation.scores)
     files = tuple(sorted(path.name for path in out.iterdir()))
-    return SimulationResult(job, run, scores, unmeasured, files, page)
+    answers = named("fedsynth.answers.commands:run_answers")(out) if job.declared else None
+    return SimulationResult(job, run, scores, unmeasured, files, page, answers)
 
 
 def result_text(result: SimulationResult) -> str:
@@ -132,3 +136,5 @@ def _paragraphs(result: SimulationResult) -> Iterator[str]:
     yield "\n".join([*proved, run.statement.text])
     if limits is not None:
         yield "\n".join(limits.quiet)
+    if result.answers is not None:
+        yield result.answers.text

@@ -128,7 +128,8 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     names and keys (:func:`~fedsynth.federation.trust.roster_digest`), empty in a plan made before the sites are known.
     ``method`` and ``options`` are the method's name and settings, which state the purpose, empty where none was told.
     ``slots`` are the questions that a site may be asked (:class:`PlannedQuestion`); without any, they are not listed
-    beforehand. ``fedsynth_plan`` is the format's version.
+    beforehand. ``answers`` are the declared questions of the run as in its settings, for people to read: what they ask
+    of a site is in the slots. ``fedsynth_plan`` is the format's version.
     """
 
     schema: HexDigest
@@ -142,6 +143,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     options: Mapping[str, Any] = {}
     roster: HexDigest = ""
     slots: tuple[PlannedQuestion, ...] = ()
+    answers: Mapping[str, Any] = {}
     fedsynth_plan: Literal[1] = FORMAT
 
     def __post_init__(self) -> None:
@@ -167,6 +169,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         method: object = None,
         roster: str = "",
         slots: tuple[PlannedQuestion, ...] = (),
+        answers: Mapping[str, Any] | None = None,
     ) -> Agreement:
         """Return the agreement of a run under ``terms``; the fields of ``method``, a dataclass, become the options."""
         options = {} if method is None else {key: of for key, of in options_of(method).items() if key != "is"}
@@ -183,6 +186,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
             options,
             roster,
             slots,
+            answers or {},
         )
 
     @cached_property

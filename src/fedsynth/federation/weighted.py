@@ -135,5 +135,3 @@ def summed(table: Integers, weights: Sequence[Integers | None]) -> Integers:
         if along is not None:
             table = np.tensordot(table, along, axes=(at, 0))
     return np.asarray(table, dtype=np.int64)
-
-

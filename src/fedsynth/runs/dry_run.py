@@ -13,7 +13,7 @@ import itertools
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Traffic
+from fedsynth.federation.weighted import WeightedCounts
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Entry, Ledger
@@ -392,6 +393,8 @@ def forecast(
     headroom: float = 2.0,
     limits: Extent,
     apportions: bool = False,
+    declared: Mapping[str, Any] | None = None,
+    asked: Extent | None = None,
     progress: Progress = ignore_progress,
 ) -> Forecast:
     """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
@@ -407,7 +410,8 @@ def forecast(
     ``headroom`` times the largest number and price seen; so do all slots of a method that ``apportions`` its budget by
     released numbers. Slots for tables also have the largest ones of the method's questions: ``limits``, which the
     method declares (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do not
-    bound what a method that looks at answers may ask.
+    bound what a method that looks at answers may ask. ``declared`` are the run's declared questions, for the plan's
+    readers, and ``asked`` the largest tables of these.
 
     Raises :class:`InvalidParameter` if ``rows``, ``sites``, ``repeats`` or ``headroom`` is below 1, and
     :class:`Unsupported` for a budget without limit: a run without noise has no finite price to approve.
@@ -437,8 +441,10 @@ def forecast(
     sums = trust_named(terms.trust, terms.trust_options).sums
     turns = sums.turns if sums else 1
     beside = -(-(STORED_BESIDE + (STORED_OF_MEMBER * sites if turns > 1 else 0)) // turns)  # of each message
-    slots = tuple(_slots(usual, most, terms.budget, headroom, limits, apportions))
-    plan = Agreement.of(terms, sites, name, method, slots=slots)
+    largest = dict.fromkeys(TABLE_KINDS, limits) | ({} if asked is None else {WeightedCounts.kind: asked})
+    slots = tuple(_slots(usual, most, terms.budget, headroom, largest, apportions))
+    of_method = getattr(method, "method", method) if declared else method
+    plan = Agreement.of(terms, sites, name, of_method, slots=slots, answers=declared)
     more = len(plan.data) - usual[0].agreement  # bytes beside each message of a site's first step
     return Forecast(
         plan=plan,
@@ -471,7 +477,7 @@ def job_forecast(
     declared.check_trust(job.trust)
     return forecast(
         job.method,
-        method,
+        job.fitting(method),
         job.terms(schema),
         sites=job.sites,
         rows=rows,
@@ -480,6 +486,8 @@ def job_forecast(
         headroom=headroom,
         limits=declared.limits(method, schema),
         apportions=declared.apportions,
+        declared=job.declared,
+        asked=job.largest_questions(schema),
         progress=progress,
     )
 
@@ -560,7 +568,7 @@ def _slots(
     most: Sequence[DryRun],
     budget: Budget,
     headroom: float,
-    limits: Extent,
+    limits: Mapping[str, Extent],
     apportions: bool,
 ) -> Iterator[PlannedQuestion]:
     """Yield the slots of each group of questions; where all sites agree, exactly theirs, else with ``headroom``.
@@ -577,7 +585,7 @@ def _slots(
     ledgers = [notes.ledger for notes in (*usual, *most)]
     for group in sorted({group for site in seen for group in site}):
         agreed = bounding[0].get(group, Counter())
-        tables: Sequence[int] = limits if group[1] in TABLE_KINDS else ()
+        tables: Sequence[int] = limits.get(group[1], ())
         same = all(site.get(group, Counter()) == agreed for site in bounding)
         if same and not apportions and all(site.get(group, Counter()) <= agreed for site in seen):
             for price, count in sorted(agreed.items()):

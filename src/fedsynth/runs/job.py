@@ -20,11 +20,13 @@ from fedsynth.cliques import Workload, all_marginals, random_workload
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
+from fedsynth.federation.query import Extent
 from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.files import Records, parse_toml, read_text, refuse_format
 from fedsynth.keys import KEY_BYTES
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
+from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget, Unit, require_delta
 from fedsynth.schema import Schema
 from fedsynth.settings import Settings, read_settings
@@ -35,6 +37,7 @@ DEMO_DATA = "demo:rand-hie"
 FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it
 _MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_DECLARED, _QUESTIONED = "fedsynth.answers.declared:read_declared", "fedsynth.answers.asking:Questioned"
 _SIMULATED = ("data", "site", "records", "sites", "partition", "seed", "person", "holdout", "target")
 
 
@@ -204,9 +207,16 @@ class Job(Settings, frozen=True):
     Default: that limit; with more than 64 sites, where sites share masks with some others only, it may be just a
     twentieth of the sites: set dropouts if more may fail."""
     deployment: Deployment | None = None
+    question: tuple[Mapping[str, Any], ...] = ()
+    criterion: tuple[Mapping[str, Any], ...] = ()
+    cuts: Mapping[str, tuple[float, ...]] = {}
+    clips: Mapping[str, tuple[float, float]] = {}
+    answer_share: Annotated[float, Meta(gt=0, lt=1)] = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.declared:
+            named(_DECLARED)(self.declared)
         if self.site and self.deployment is None:
             self._check_sites()
         if not self.trust:
@@ -269,6 +279,26 @@ class Job(Settings, frozen=True):
         return Unit(self.rows_per_person, self.sites_per_person)
 
     @property
+    def declared(self) -> dict[str, Any]:
+        """The declared questions and criteria, their cuts, and their share of the budget; empty without any."""
+        names = ("question", "criterion", "cuts", "clips", "answer_share")
+        return {name: getattr(self, name) for name in names} if self.question or self.criterion else {}
+
+    def fitting(self, method: Method) -> Method:
+        """Return what a run fits: the ``method``, or the method after the declared questions."""
+        if not self.declared:
+            return method
+        asking: Method = named(_QUESTIONED)(named(_DECLARED)(self.declared), method)
+        return asking
+
+    def largest_questions(self, schema: Schema) -> Extent | None:
+        """Return the largest tables of the declared questions; ``None`` without any."""
+        if not self.declared:
+            return None
+        largest: Extent = named(_DECLARED)(self.declared).largest(schema)
+        return largest
+
+    @property
     def deployed(self) -> Deployment:
         """The deployment; raises :class:`~fedsynth.errors.Unsupported` for the job of a simulation, which has none."""
         if self.deployment is None:
@@ -296,8 +326,8 @@ class Job(Settings, frozen=True):
         """
         kind: type[Method] = find_method(self.method).kind
         options = dict(self.options)
-        named = schema is not None and self.target in schema.names
-        if named and "target" not in options and options_of(kind).get("target", "") is None:
+        known = schema is not None and self.target in schema.names
+        if known and "target" not in options and options_of(kind).get("target", "") is None:
             options["target"] = self.target
         method = kind(**read_options(self.method, kind, options, schema))
         if not self.workload:

@@ -228,7 +228,8 @@ def _drop_transcripts(folder: Path) -> None:
 def _agreement(path: Path, job: Job, method: Method, terms: Terms) -> Agreement:
     """Return the approved plan that the job names, read from ``path``, or an agreement without listed questions."""
     deployment = job.deployed
-    own = Agreement.of(terms, len(deployment.sites), job.method, method, roster_digest(deployment.identities))
+    who = (len(deployment.sites), job.method, method, roster_digest(deployment.identities))
+    own = Agreement.of(terms, *who, answers=job.declared)
     if not deployment.plan:
         return own
     if not path.is_file():
@@ -241,7 +242,7 @@ def _agreement(path: Path, job: Job, method: Method, terms: Terms) -> Agreement:
             f"{path} is the plan {plan.digest[:12]}, and the job runs under {deployment.plan[:12]}; put the approved "
             "plan there"
         )
-    for name in ("schema", "trust", "trust_options", "unit", "public_sizes", "method"):
+    for name in ("schema", "trust", "trust_options", "unit", "public_sizes", "method", "answers"):
         if getattr(plan, name) != getattr(own, name):
             raise FedsynthError(
                 f"the approved plan {path} has {name} = {getattr(plan, name)}, and the job {getattr(own, name)}; run "

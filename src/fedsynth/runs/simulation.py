@@ -63,11 +63,13 @@ def simulated(
         for address in addresses(source) if isinstance(source, str) else ():
             if place := plugin_of(address):
                 federation.rest_on("source", address.partition("://")[0], place)
-    agreed = Agreement.of(federation.terms, len(federation.sites), job.method, method, federation.agreement.roster)
+    who = (len(federation.sites), job.method, method, federation.agreement.roster)
+    agreed = Agreement.of(federation.terms, *who, answers=job.declared)
     return replace(federation, agreed=agreed)
 
 
 def fitted(job: Job, method: Method, federation: Federation) -> Synthesizer:
-    """Fit a job's method to a federation, and return the synthesizer with its statement and limitations."""
+    """Ask a job's questions, fit its method, and return the synthesizer with its statement and limitations."""
     rest_on_method(method, federation)
-    return with_limitations(method.fit(federation), federation, job.target or str(job.options.get("target", "")))
+    made = job.fitting(method).fit(federation)
+    return with_limitations(made, federation, job.target or str(job.options.get("target", "")))

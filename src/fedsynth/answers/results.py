@@ -1,0 +1,213 @@
+"""The answers to declared questions as a run keeps them, and how far its synthetic table is from each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from fedsynth.answers.declared import Declared, compiled, read_declared
+from fedsynth.answers.intervals import Z
+from fedsynth.answers.questions import Answer, AnyQuestion, NoisyTable, Scope
+from fedsynth.answers.ranges import Range
+from fedsynth.errors import FedsynthError
+from fedsynth.rows import Table
+from fedsynth.schema import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["met", "not met", "cannot be told"]
+
+
+class _SavedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    column: Annotated[int, msgspec.Meta(ge=0)]
+    low: float
+    high: float
+    centre: float
+    edges: list[float]
+    cumulated: list[float]
+
+
+class _SavedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    values: list[float]
+    std: float
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Answers in a model's file."""
+
+    declared: dict[str, Any]
+    ranges: tuple[_SavedRange, ...]
+    tables: tuple[_SavedTable, ...]
+    answers: tuple[Answer, ...]
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """How a ``criterion`` is met: the synthetic table's largest distance from the answers, and what it may be.
+
+    The real rows' distance lies between ``low`` and ``high`` with 95 % confidence, over all answers of the criterion
+    together; ``None`` where an answer is refused.
+    """
+
+    criterion: str
+    estimand: str
+    tolerance: float
+    verdict: Verdict
+    distance: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The ``answers`` to the ``declared`` questions, with the released ``tables`` and the ``ranges`` of clipping."""
+
+    declared: Declared
+    ranges: Mapping[int, Range]
+    tables: tuple[NoisyTable, ...]
+    answers: tuple[Answer, ...]
+
+    @classmethod
+    def of(
+        cls, declared: Declared, schema: Schema, ranges: Mapping[int, Range], tables: Sequence[NoisyTable]
+    ) -> Answers:
+        """Return the answers that follow from released tables."""
+        scope = Scope(schema, declared.cuts, ranges)
+        return cls(declared, ranges, tuple(tables), tuple(_answered(declared.all, scope, tables)))
+
+    def scope(self, schema: Schema) -> Scope:
+        """Return what the questions refer to."""
+        return Scope(schema, self.declared.cuts, self.ranges)
+
+    @cached_property
+    def by_question(self) -> dict[str, list[Answer]]:
+        """The answers by the name of their question."""
+        found: dict[str, list[Answer]] = {}
+        for answer in self.answers:
+            found.setdefault(answer.question, []).append(answer)
+        return found
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row for each answer: question, label, value, interval, half-widths by noise and by sampling, estimand."""
+        import pandas as pd
+
+        return pd.DataFrame([msgspec.to_builtins(answer) for answer in self.answers])
+
+    def _repr_html_(self) -> str:
+        return str(self.frame.to_html(index=False))
+
+    def exact(self, table: Table) -> list[Answer]:
+        """Return what a ``table`` itself answers, without noise: the same estimands over its rows."""
+        query, _ = compiled(self.declared.all, self.scope(table.schema))
+        tables = query.split(table.schema, query.answer(table))
+        return _answered(self.declared.all, self.scope(table.schema), [NoisyTable(of, 0.0) for of in tables])
+
+    def judged(self, table: Table) -> list[Judged]:
+        """Return how a synthetic ``table`` meets each criterion, compared with the real rows through their answers."""
+        of_table: dict[str, list[Answer]] = {}
+        for answer in self.exact(table):
+            of_table.setdefault(answer.question, []).append(answer)
+        return [_judged(asked, of_table[asked.name], self.by_question[asked.name]) for asked in self.declared.criterion]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answers as JSON values, as a model's file keeps them."""
+        ranges = tuple(
+            _SavedRange(at, of.low, of.high, of.centre, of.edges.tolist(), of.cumulated.tolist())
+            for at, of in self.ranges.items()
+        )
+        tables = tuple(_SavedTable(table.values.ravel().tolist(), table.std) for table in self.tables)
+        declared = {name: value for name, value in msgspec.to_builtins(self.declared).items() if value}
+        found: dict[str, Any] = msgspec.to_builtins(_Saved(declared, ranges, tables, self.answers))
+        return found
+
+    @classmethod
+    def from_json(cls, content: Any, schema: Schema) -> Answers:
+        """Return the answers of :meth:`to_json`; raises :class:`~fedsynth.errors.FedsynthError` for other values."""
+        try:
+            saved = msgspec.convert(content, _Saved)
+        except msgspec.ValidationError as error:
+            raise FedsynthError(f"the model's answers are not of this version ({error}); make the run again") from error
+        declared = read_declared(saved.declared)
+        ranges = {
+            of.column: Range(of.low, of.high, of.centre, np.array(of.edges), np.array(of.cumulated))
+            for of in saved.ranges
+        }
+        shapes = compiled(declared.all, Scope(schema, declared.cuts, ranges))[0].shapes(schema)
+        tables = tuple(
+            NoisyTable(np.array(table.values).reshape(shape), table.std)
+            for table, shape in zip(saved.tables, shapes, strict=True)
+        )
+        return cls(declared, ranges, tables, saved.answers)
+
+
+def _answered(questions: Sequence[AnyQuestion], scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+    answers: list[Answer] = []
+    begin = 0
+    for asked in questions:
+        end = begin + len(asked.parts(scope))
+        answers += asked.answered(scope, tables[begin:end])
+        begin = end
+    return answers
+
+
+def _judged(asked: AnyQuestion, of_table: Sequence[Answer], answers: Sequence[Answer]) -> Judged:
+    """Compare the answers of the synthetic table with those of the sites, allowing for all of them at once."""
+    assert asked.tolerance is not None
+    lows, highs, distances = [0.0], [0.0], [0.0]
+    wider = NormalDist().inv_cdf(1 - 0.025 / len(answers)) / Z  # Bonferroni: all intervals hold together with 95 %
+    for synthetic, answer in zip(of_table, answers, strict=True):
+        if answer.value is None or answer.noise is None or synthetic.value is None:
+            return Judged(asked.name, asked.words, asked.tolerance, "cannot be told", None, None, None)
+        distance = abs(synthetic.value - answer.value)
+        distances.append(distance)
+        lows.append(max(0.0, distance - wider * answer.noise))
+        highs.append(distance + wider * answer.noise)
+    low, high = max(lows), max(highs)
+    verdict: Verdict = "met" if high <= asked.tolerance else "not met" if low > asked.tolerance else "cannot be told"
+    return Judged(asked.name, asked.words, asked.tolerance, verdict, max(distances), low, high)
+
+
+def answers_text(answers: Sequence[Answer]) -> str:
+    """Return answers as a table for people: each with its interval, and half-widths by noise and by sampling."""
+    lines = []
+    for answer in answers:
+        name = answer.question + (f": {answer.label}" if answer.label else "")
+        if answer.value is None:
+            lines.append((name, "refused", answer.refused))
+        else:
+            shown = [_shown(number, answer.half_width) for number in (answer.value, answer.low, answer.high)]
+            parts = [_shown(number, answer.half_width) for number in (answer.noise, answer.sampling)]
+            lines.append((name, shown[0], f"[{shown[1]}, {shown[2]}]  noise {parts[0]}, sampling {parts[1]}"))
+    first, second = (max((len(line[side]) for line in lines), default=0) for side in (0, 1))
+    return "\n".join(f"{name:<{first}}  {value:>{second}}  {rest}" for name, value, rest in lines)
+
+
+def judged_text(judged: Sequence[Judged]) -> str:
+    """Return the verdicts on criteria as lines for people."""
+    lines = []
+    for one in judged:
+        if one.distance is None or one.low is None or one.high is None:
+            lines.append(f"{one.verdict}: {one.criterion}: an answer is refused, as said above")
+            continue
+        width = one.high - one.low
+        shown = [_shown(number, width) for number in (one.distance, one.low, one.high)]
+        lines.append(
+            f"{one.verdict}: {one.criterion}: {shown[0]} apart, the real rows between {shown[1]} and {shown[2]} "
+            f"(95 %); tolerance {one.tolerance:g}"
+        )
+    return "\n".join(lines)
+
+
+def _shown(number: float | None, width: float) -> str:
+    """Return a number with the digits that an interval of this half-width leaves meaningful."""
+    assert number is not None
+    digits = 0 if not 0 < width < math.inf else max(0, 1 - math.floor(math.log10(width)))
+    return f"{number:,.{min(digits, 6)}f}"
