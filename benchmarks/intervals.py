@@ -50,7 +50,7 @@ DECLARED = read_declared(
             {"kind": "survival", "name": "in hospital", "time": "nights", "event": "readmitted=yes", "at": [10]},
         ],
         "cuts": {"age": [40, 60, 75]},
-        "clips": {"nights": [0, 30], "bill": [0, 25_000]},
+        "clips": {"nights": [0, 15], "bill": [0, 12_000]},
     }
 )
 FINITE = ("number over 70", "total of bills")

@@ -35,6 +35,7 @@ _NEAR = (0.005, 0.01, 0.02, 0.04, 0.08)  # and these away from the quantile
 _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
+_PRECISIONS = (0.25, 0.5, 1.0)  # of the number of records, of sums, and of sums of products
 
 
 class Part(NamedTuple):
@@ -400,7 +401,7 @@ def _moments(features: Sequence[_Feature], group: tuple[tuple[Axis, Integers | N
                 axes.append((feature.axis if used else _whether_known(feature), of if used else INSIDE))
         if not axes and not group:
             axes.append((_all_rows(features[0]), np.array([1])))
-        yield Part((*axes, *group), 0.5 if not pair else 1.0)
+        yield Part((*axes, *group), _PRECISIONS[len(pair)])
 
 
 def _whether_known(feature: _Feature) -> Axis:
