@@ -19,7 +19,7 @@ from fedsynth.methods.registry import declared, name_of, options_of
 from fedsynth.privacy.cost import ONE_ROW, Unit
 from fedsynth.progress import Progress, shown
 from fedsynth.rows import Table
-from fedsynth.runs.job import Job, budget_of
+from fedsynth.runs.job import Job, budget_of, declared_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +106,7 @@ def fit(
     method: str | Method = "auto",
     trust: str | Trust = "",
     target: str = "",
+    questions: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     trust_options: Mapping[str, Any] | None = None,
     rows_per_person: int = 1,
@@ -140,6 +141,10 @@ def fit(
         as ``{"min_honest": 3}``.
     target
         The column to predict, for methods that have an option of this name.
+    questions
+        Declared questions and criteria, as in a file for ``fedsynth simulate --questions``: ``{"question": [{"kind":
+        "mean", "name": "nights", "column": "nights"}]}``. They get a part of the budget, and the synthesizer's
+        :attr:`~fedsynth.models.synthesizer.Synthesizer.answers` have their intervals.
     rows_per_person, sites_per_person
         The unit of protection: a person with at most so many rows at each of so many sites. More than 1 needs
         ``person``.
@@ -190,6 +195,7 @@ def fit(
         weak_delta=weak_delta,
         unproved=tuple(unproved),
         public_sizes=public_sizes,
+        **declared_in(questions or {}),
     )
     if target:
         schema.plain().index(target)

@@ -13,6 +13,7 @@ from fedsynth.cli.options import say
 from fedsynth.errors import Unsupported
 
 if TYPE_CHECKING:
+    from fedsynth.answers.questions import Answer
     from fedsynth.answers.results import Answers, Judged
 
 
@@ -52,9 +53,7 @@ def answers(run: Path, condition: str = "", /, *, tables: Path | None = None, js
         say(json_, {"tables": [str(path) for path in written]}, f"{len(written)} tables in {tables}/")
         return
     if condition:
-        from fedsynth.answers.released import estimate, released_tables
-
-        found = estimate(released_tables(folder), folder.schema, condition)
+        found = run_estimate(run, condition)
         say(json_, {"answers": [msgspec.to_builtins(answer) for answer in found]}, answers_text(found))
         return
     facts = run_answers(run)
@@ -105,6 +104,19 @@ def run_answers(run: Path) -> RunAnswers:
     answers = Answers.from_json(content, folder.schema)
     judged = answers.judged(store(folder.schema, folder.synthetic())) if answers.declared.criterion else []
     return RunAnswers(answers, judged)
+
+
+def run_estimate(run: Path, condition: str) -> list[Answer]:
+    """Return the share and the number of rows that meet a condition, from the tables that a finished run released.
+
+    Raises :class:`Unsupported` where no released table holds the condition.
+    """
+    from fedsynth.answers.released import estimate, released_tables
+    from fedsynth.runs.folder import RunFolder
+
+    folder = RunFolder(run)
+    folder.require(folder.run_file, folder.schema_file, folder.transcript)
+    return estimate(released_tables(folder), folder.schema, condition)
 
 
 def write_tables(folder: Any, out: Path) -> list[Path]:

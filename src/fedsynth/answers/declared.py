@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from fedsynth.answers.questions import LARGEST, AnyQuestion, Part, Scope
+from fedsynth.answers.questions import LARGEST, AnyQuestion, Part, Scope, Sites
 from fedsynth.answers.ranges import Range, look_axis
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Extent
@@ -44,6 +44,8 @@ class Declared(Settings, frozen=True):
             raise InvalidParameter(f"two questions are called {twice}; give each a name of its own")
         if lacking := [asked.name for asked in self.criterion if asked.tolerance is None]:
             raise InvalidParameter(f"the criteria {lacking} have no tolerance; give each a tolerance = NUMBER")
+        if strange := [asked.name for asked in self.criterion if isinstance(asked, Sites)]:
+            raise InvalidParameter(f"the criteria {strange} compare sites, which a synthetic table does not have")
         if needless := [asked.name for asked in self.question if asked.tolerance is not None]:
             raise InvalidParameter(f"{needless} have a tolerance: write them as [[criterion]], or leave it out")
         for name, points in self.cuts.items():
@@ -76,11 +78,13 @@ class Declared(Settings, frozen=True):
         columns = self.looked_at(schema)
         queries = [look_query(columns)] if columns else []
         ranges = {at: Range.of(column.low, column.high) for at, column in columns.items()}
-        queries.append(compiled(self.all, Scope(schema, self.cuts, ranges))[0])
+        scope = Scope(schema, self.cuts, ranges)
+        if any(asked.parts(scope) for asked in self.all):
+            queries.append(compiled(self.all, scope)[0])
         for query in queries:
             query.check(schema)
         extents = [query.extent(schema) for query in queries]
-        return Extent(*(max(each) for each in zip(*extents, strict=True)))
+        return Extent(*(max((1, *each)) for each in zip(*extents, strict=True))) if extents else Extent(1, 1, 1)
 
 
 def read_declared(content: Mapping[str, Any], where: str = "") -> Declared:
@@ -125,3 +129,13 @@ def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCo
 def _factor(part: Part, norm: float) -> int:
     largest = math.prod(int(np.abs(along).max()) for _, along in part.axes if along is not None)
     return max(1, round(LARGEST * part.precision / norm / max(largest, 1)))
+
+
+def words_of(content: Mapping[str, Any]) -> list[str]:
+    """Return each of the declared questions of an agreement in words, with its name."""
+    declared = read_declared(content, "the plan's questions")
+    return [
+        f"{asked.name}: {asked.words}"
+        + ("" if asked.tolerance is None else f" (a criterion, within {asked.tolerance:g})")
+        for asked in declared.all
+    ]

@@ -6,14 +6,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from fedsynth.answers.asking import LOOK, ask
+from fedsynth.answers.asking import ask, parts_of
 from fedsynth.answers.declared import Declared, read_declared
-from fedsynth.answers.questions import Answer
+from fedsynth.answers.questions import Answer, AnyQuestion, Sites
 from fedsynth.answers.results import Answers
 from fedsynth.errors import InvalidParameter
 from fedsynth.runs.dry_run import TABLES, dealt, dry_run
@@ -52,24 +52,26 @@ def expected_answers(job: Job, schema: Schema, rows: int) -> list[ExpectedAnswer
     """Return what to expect of a job's declared questions in a run over ``rows`` rows, without reading any.
 
     Raises :class:`~fedsynth.errors.InvalidParameter` for a question whose interval would be wider than it says
-    (``within``), and for a criterion with a tolerance below twice its half-width by noise, which could hardly be met.
+    (``within``) on every one of the random tables, and for a criterion with a tolerance below twice its half-width by
+    the noise, which could hardly be met.
     """
     if not job.declared:
         return []
     declared: Declared = read_declared(job.declared)
     tried: list[Answers] = []
-    for seed, make in enumerate(TABLES.values()):
+    for seed, make in enumerate(make for shape, make in TABLES.items() if shape != "equal"):
         table = make(schema, rows, np.random.default_rng(seed))
         tried.append(dry_run(_Asking(declared), job.terms(schema), dealt(table, job.sites, seed), seed=seed)[1])
-    looks = LOOK if declared.looked_at(schema) else 0.0
-    price = declared.answer_share * (1 - looks) / len(declared.all)
+    _, *parts = parts_of(declared, bool(declared.looked_at(schema)))
+    each = declared.answer_share * sum(parts) / sum(1 + isinstance(asked, Sites) for asked in declared.all)
     found = []
     for asked in declared.all:
         answers = [of.by_question[asked.name] for of in tried]
-        half = _typical([max(answer.half_width for answer in some) for some in answers])
-        noise = _typical([max(_noise(answer) for answer in some) for some in answers])
-        _check(asked, half, noise)
-        found.append(ExpectedAnswer(asked.name, asked.words, price, half, noise))
+        half = [max(answer.half_width for answer in some) for some in answers]
+        noise = [max(_noise(answer) for answer in some) for some in answers]
+        _check(asked, min(half), min(noise))
+        price = each * (1 + isinstance(asked, Sites))  # whose tables are asked for first
+        found.append(ExpectedAnswer(asked.name, asked.words, price, _typical(half), _typical(noise)))
     return found
 
 
@@ -82,14 +84,15 @@ def _typical(widths: Sequence[float]) -> float | None:
     return typical if math.isfinite(typical) else None
 
 
-def _check(asked: Any, half: float | None, noise: float | None) -> None:
+def _check(asked: AnyQuestion, half: float, noise: float) -> None:
+    """Refuse a question that could not be met on any of the random tables; ``inf``: all of them refuse an answer."""
     remedy = "ask fewer questions, raise answer_share or epsilon, or name a larger group"
-    if asked.within is not None and half is not None and half > asked.within:
+    if asked.within is not None and asked.within < half < math.inf:
         raise InvalidParameter(
-            f"the question {asked.name!r} wants a half-width of {asked.within:g}, and {half:.3g} is to be expected; "
-            f"{remedy}"
+            f"the question {asked.name!r} wants a half-width of {asked.within:g}, and at least {half:.3g} is to be "
+            f"expected; {remedy}"
         )
-    if asked.tolerance is not None and noise is not None and asked.tolerance < 2 * noise:
+    if asked.tolerance is not None and asked.tolerance < 2 * noise < math.inf:
         raise InvalidParameter(
             f"the criterion {asked.name!r} has a tolerance of {asked.tolerance:g}, below twice the half-width to be "
             f"expected by the noise ({noise:.3g}), so that it could hardly be met; raise it to {2 * noise:.2g}, or "
@@ -101,7 +104,7 @@ def expected_text(expected: Sequence[ExpectedAnswer], share: float) -> str:
     """Return what to expect of declared questions as text for people."""
     lines = [f"Declared questions, for {share:.0%} of the budget (half-widths over random rows, which are not yours):"]
     for one in expected:
-        width = "not known: groups are too small in random rows"
+        width = "half-width not known from random rows"
         if one.half_width is not None and one.noise is not None:
             width = f"half-width {one.half_width:.3g}, by noise alone {one.noise:.3g}"
         lines.append(f"  {one.question}: {one.words}; {one.price:.2%} of the budget; {width}")

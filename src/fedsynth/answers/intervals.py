@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,9 +190,7 @@ def logistic(design: Floats, positive: Floats, negative: Floats, std: float) -> 
         clear = bool(values[0] > 4 * noise)
         if not values[0] > 0:
             break
-        step: Floats = np.asarray(
-            np.linalg.solve(information, design.T @ (positive - records * odds)), dtype=np.float64
-        )
+        step = np.linalg.solve(information, design.T @ (positive - records * odds))
         step = step * min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))
         coefficients = np.asarray(coefficients + step, dtype=np.float64)
         if np.abs(step).max() < 1e-9:
@@ -200,7 +199,33 @@ def logistic(design: Floats, positive: Floats, negative: Floats, std: float) -> 
         clear = False
     if not clear:
         return Logistic(coefficients, np.full(len(coefficients), np.nan), np.full(len(coefficients), np.nan), False)
-    inverse: NDArray[np.float64] = np.linalg.inv(information)
+    inverse: NDArray[np.floating[Any]] = np.linalg.inv(information)
     meat = design.T @ (design * (std**2 * ((1 - odds) ** 2 + odds**2))[:, None])
     variance = np.diag(inverse @ meat @ inverse)
     return Logistic(coefficients, np.sqrt(variance), np.sqrt(np.maximum(np.diag(inverse), 0.0)), True)
+
+
+def auc(positive: Floats, negative: Floats, std: float) -> Interval:
+    """Return the area under the ROC curve, from noisy counts of both labels by ascending score, ``(scores,)`` each.
+
+    Equal scores count half. The noise enters by the delta method, the sampling of rows by Hanley & McNeil (1982, doi
+    10.1148/radiology.143.1.7063747).
+    """
+    many, positives, negatives = len(positive), float(positive.sum()), float(negative.sum())
+
+    def area(counts: Floats) -> float:
+        above, below = counts[:many], counts[many:]
+        lower = np.cumsum(below) - below / 2
+        return float(above @ lower / (above.sum() * below.sum()))
+
+    value = area(np.concatenate([positive, negative]))
+    lower = (np.cumsum(negative) - negative / 2) / negatives
+    higher = (positives - np.cumsum(positive) + positive / 2) / positives
+    slopes = np.concatenate([(lower - value) / positives, (higher - value) / negatives])
+    held = min(max(value, 0.0), 1.0)
+    first, second = held / (2 - held), 2 * held**2 / (1 + held)
+    variance = held * (1 - held) + (positives - 1) * (first - held**2) + (negatives - 1) * (second - held**2)
+    found = normal(
+        value, std * float(np.sqrt((slopes**2).sum())), math.sqrt(max(0.0, variance) / (positives * negatives))
+    )
+    return Interval(found.value, max(found.low, 0.0), min(found.high, 1.0), found.noise, found.sampling)

@@ -20,6 +20,7 @@ from typing_extensions import override
 from fedsynth.answers import intervals
 from fedsynth.answers.condition import INSIDE, Condition, read_condition
 from fedsynth.answers.intervals import Interval
+from fedsynth.answers.queries import GRID, SiteDistances
 from fedsynth.answers.ranges import UNIT, Range, quantile_axis, scaled, value_axis
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema import Schema
@@ -677,5 +678,77 @@ class Survival(Question, frozen=True, kw_only=True, tag="survival"):
         return found
 
 
-AnyQuestion = Share | Count | Cross | Mean | Total | Quantile | Correlation | Regression | Survival
+class Sites(Question, frozen=True, kw_only=True, tag="sites"):
+    """How different the sites are: the mean over rows of the L1 distance (0 to 2) of their site's shares from all's."""
+
+    columns: Annotated[tuple[str, ...], Meta(min_length=1, max_length=32)]
+    """Columns to compare; numbers are grouped by their declared cuts, else by their bins in the schema."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"distance of the sites' shares from those of all rows, by {', '.join(self.columns)}"
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        if self.among:
+            raise InvalidParameter(f"the question {self.name!r} compares sites over all their rows; leave among out")
+        return [Part(((scope.group_axis(name)[0], None),)) for name in self.columns]
+
+    def distances(self, scope: Scope, tables: Sequence[NoisyTable]) -> SiteDistances:
+        """Return the query for the distances from the shares that noisy tables say."""
+        shares = []
+        for values, _ in tables:
+            kept = np.maximum(values, 0.0)
+            ends = np.rint(GRID * np.cumsum(kept) / kept.sum()) if kept.sum() > 0 else np.full(len(kept), float(GRID))
+            shares.append(np.diff(ends, prepend=0.0).astype(np.int64))
+        return SiteDistances(tuple(scope.group_axis(name)[0] for name in self.columns), tuple(shares))
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        if len(tables) == len(self.columns):  # of a synthetic table, which has no sites
+            return [self.refusal("the sites have not been compared", name) for name in self.columns]
+        *counted, (distances, std) = tables
+        found = []
+        for name, (values, count_std), distance in zip(self.columns, counted, distances, strict=True):
+            records, records_std = float(values.sum()), count_std * math.sqrt(values.size)
+            if why := self.too_small(records, records_std):
+                found.append(self.refusal(why, name))
+            else:
+                found.append(self.answer(intervals.ratio(float(distance), std, records, records_std, 0.0), name))
+        return found
+
+
+class AUC(Question, frozen=True, kw_only=True, tag="auc"):
+    """How well a scorer that the synthetic rows make ranks the real rows: the area under its ROC curve."""
+
+    of: str
+    """Condition on one column that the scorer predicts from all other columns, such as "readmitted=yes"."""
+
+    @property
+    @override
+    def words(self) -> str:
+        return f"AUC in real rows of a points scorer of {self.of}, fitted to the synthetic rows"
+
+    @override
+    def parts(self, scope: Scope) -> list[Part]:
+        if self.among or len(read_condition(scope.schema, self.of).axes) != 1:
+            raise InvalidParameter(f"the question {self.name!r} needs of = a condition on one column, and no among")
+        return []
+
+    @override
+    def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
+        if not tables:
+            return [self.refusal("it is asked once the table is fitted")]
+        ((values, std),) = tables
+        counts, many = values[:, :2], len(values)
+        for label, side in (("fail", 0), ("meet", 1)):
+            if (records := float(counts[:, side].sum())) < _SMALLEST * std * math.sqrt(many):
+                return [
+                    self.refusal(f"about {max(0.0, records):.0f} rows {label} the condition, too few for the noise")
+                ]
+        return [self.answer(intervals.auc(counts[:, 1], counts[:, 0], std))]
+
+
+AnyQuestion = Share | Count | Cross | Mean | Total | Quantile | Correlation | Regression | Survival | Sites | AUC
 """All kinds of questions, by the entry ``kind``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,8 +14,9 @@ import numpy as np
 
 from fedsynth.answers.declared import Declared, compiled, read_declared
 from fedsynth.answers.intervals import Z
-from fedsynth.answers.questions import Answer, AnyQuestion, NoisyTable, Scope
+from fedsynth.answers.questions import AUC, Answer, AnyQuestion, NoisyTable, Scope
 from fedsynth.answers.ranges import Range
+from fedsynth.answers.scorer import Scorer
 from fedsynth.errors import FedsynthError
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -40,6 +41,12 @@ class _SavedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     std: float
 
 
+class _SavedLater(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    shape: tuple[int, ...]
+    values: list[float]
+    std: float
+
+
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answers in a model's file."""
 
@@ -47,6 +54,8 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranges: tuple[_SavedRange, ...]
     tables: tuple[_SavedTable, ...]
     answers: tuple[Answer, ...]
+    later: dict[str, _SavedLater] = {}
+    scorers: dict[str, Scorer] = {}
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -67,12 +76,18 @@ class Judged(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The ``answers`` to the ``declared`` questions, with the released ``tables`` and the ``ranges`` of clipping."""
+    """The ``answers`` to the ``declared`` questions, with the released ``tables`` and the ``ranges`` of clipping.
+
+    ``later`` has one more table for each question, by name, that was asked after those, and ``scorers`` what was fitted
+    to the synthetic rows for some of them.
+    """
 
     declared: Declared
     ranges: Mapping[int, Range]
     tables: tuple[NoisyTable, ...]
     answers: tuple[Answer, ...]
+    later: Mapping[str, NoisyTable] = field(default_factory=dict)
+    scorers: Mapping[str, Scorer] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -80,7 +95,18 @@ class Answers:
     ) -> Answers:
         """Return the answers that follow from released tables."""
         scope = Scope(schema, declared.cuts, ranges)
-        return cls(declared, ranges, tuple(tables), tuple(_answered(declared.all, scope, tables)))
+        return cls(declared, ranges, tuple(tables), tuple(_answered(declared.all, scope, tables, {})))
+
+    def tables_of(self, schema: Schema) -> dict[str, Sequence[NoisyTable]]:
+        """Return the released tables by question."""
+        return _by_question(self.declared.all, self.scope(schema), self.tables)
+
+    def with_later(self, schema: Schema, question: str, table: NoisyTable, scorer: Scorer | None = None) -> Answers:
+        """Return these answers with one more released table of a question."""
+        later = {**self.later, question: table}
+        scorers = self.scorers if scorer is None else {**self.scorers, question: scorer}
+        found = tuple(_answered(self.declared.all, self.scope(schema), self.tables, later))
+        return Answers(self.declared, self.ranges, self.tables, found, later, scorers)
 
     def scope(self, schema: Schema) -> Scope:
         """Return what the questions refer to."""
@@ -106,9 +132,18 @@ class Answers:
 
     def exact(self, table: Table) -> list[Answer]:
         """Return what a ``table`` itself answers, without noise: the same estimands over its rows."""
-        query, _ = compiled(self.declared.all, self.scope(table.schema))
-        tables = query.split(table.schema, query.answer(table))
-        return _answered(self.declared.all, self.scope(table.schema), [NoisyTable(of, 0.0) for of in tables])
+        scope, schema = self.scope(table.schema), table.schema
+        tables: list[NoisyTable] = []
+        if self.tables:
+            query, _ = compiled(self.declared.all, scope)
+            tables = [NoisyTable(of, 0.0) for of in query.split(schema, query.answer(table))]
+        later: dict[str, NoisyTable] = {}
+        for asked in self.declared.all:
+            if isinstance(asked, AUC) and asked.name in self.scorers:
+                scores = self.scorers[asked.name].query(schema, asked.of)
+                (counts,) = scores.split(schema, scores.answer(table))
+                later[asked.name] = NoisyTable(counts, 0.0)
+        return _answered(self.declared.all, scope, tables, later)
 
     def judged(self, table: Table) -> list[Judged]:
         """Return how a synthetic ``table`` meets each criterion, compared with the real rows through their answers."""
@@ -125,14 +160,18 @@ class Answers:
         )
         tables = tuple(_SavedTable(table.values.ravel().tolist(), table.std) for table in self.tables)
         declared = {name: value for name, value in msgspec.to_builtins(self.declared).items() if value}
-        found: dict[str, Any] = msgspec.to_builtins(_Saved(declared, ranges, tables, self.answers))
+        later = {
+            name: _SavedLater(of.values.shape, of.values.ravel().tolist(), of.std) for name, of in self.later.items()
+        }
+        saved = _Saved(declared, ranges, tables, self.answers, later, dict(self.scorers))
+        found: dict[str, Any] = msgspec.to_builtins(saved, str_keys=True)
         return found
 
     @classmethod
     def from_json(cls, content: Any, schema: Schema) -> Answers:
         """Return the answers of :meth:`to_json`; raises :class:`~fedsynth.errors.FedsynthError` for other values."""
         try:
-            saved = msgspec.convert(content, _Saved)
+            saved = msgspec.convert(content, _Saved, str_keys=True)
         except msgspec.ValidationError as error:
             raise FedsynthError(f"the model's answers are not of this version ({error}); make the run again") from error
         declared = read_declared(saved.declared)
@@ -140,21 +179,36 @@ class Answers:
             of.column: Range(of.low, of.high, of.centre, np.array(of.edges), np.array(of.cumulated))
             for of in saved.ranges
         }
-        shapes = compiled(declared.all, Scope(schema, declared.cuts, ranges))[0].shapes(schema)
+        scope = Scope(schema, declared.cuts, ranges)
+        shapes = compiled(declared.all, scope)[0].shapes(schema) if saved.tables else []
         tables = tuple(
             NoisyTable(np.array(table.values).reshape(shape), table.std)
             for table, shape in zip(saved.tables, shapes, strict=True)
         )
-        return cls(declared, ranges, tables, saved.answers)
+        later = {name: NoisyTable(np.array(of.values).reshape(of.shape), of.std) for name, of in saved.later.items()}
+        return cls(declared, ranges, tables, saved.answers, later, saved.scorers)
 
 
-def _answered(questions: Sequence[AnyQuestion], scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
-    answers: list[Answer] = []
+def _by_question(
+    questions: Sequence[AnyQuestion], scope: Scope, tables: Sequence[NoisyTable]
+) -> dict[str, Sequence[NoisyTable]]:
+    found: dict[str, Sequence[NoisyTable]] = {}
     begin = 0
     for asked in questions:
         end = begin + len(asked.parts(scope))
-        answers += asked.answered(scope, tables[begin:end])
+        found[asked.name] = tables[begin:end]
         begin = end
+    return found
+
+
+def _answered(
+    questions: Sequence[AnyQuestion], scope: Scope, tables: Sequence[NoisyTable], later: Mapping[str, NoisyTable]
+) -> list[Answer]:
+    by_question = _by_question(questions, scope, tables)
+    answers: list[Answer] = []
+    for asked in questions:
+        more = [later[asked.name]] if asked.name in later else []
+        answers += asked.answered(scope, [*by_question[asked.name], *more])
     return answers
 
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields, spelled
-from fedsynth.cli.options import declared_in, redrawn_text, say
+from fedsynth.cli.options import declared_by, redrawn_text, say
 from fedsynth.cli.output import tell
 from fedsynth.files import Records, load_object, write_whole
 from fedsynth.privacy.device import Device, computing_on
@@ -93,7 +93,7 @@ def simulate(
     elif "epsilon" not in job.keywords or ("delta" not in job.keywords and job.keywords["epsilon"] != math.inf):
         raise errors.InvalidParameter("--epsilon and --delta are required, for example --epsilon 1 --delta 1e-6")
     else:
-        made = job(**{"delta": 0.0, **job.keywords}, **declared_in(questions))
+        made = job(**{"delta": 0.0, **job.keywords}, **declared_by(questions))
     if not json_ and find_method(made.method).trains:
         print(f"{made.method} trains neural networks, which takes minutes or longer.", file=sys.stderr)
     with computing_on(device), shown(not json_) as progress:

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from fedsynth.cli.output import harmless, tell
-from fedsynth.errors import InvalidParameter, explained, nearest
+from fedsynth.errors import explained
 from fedsynth.files import load_toml
 from fedsynth.privacy.device import Device
+from fedsynth.runs.job import declared_in
 from fedsynth.text import table
 
 if TYPE_CHECKING:
@@ -68,20 +69,12 @@ class Shared(msgspec.Struct, frozen=True):
     server program."""
 
 
-def declared_in(file: Path | None) -> dict[str, Any]:
+def declared_by(file: Path | None) -> dict[str, Any]:
     """Return the settings of a job that a file with declared questions gives; nothing without a file.
 
     Raises :class:`~fedsynth.errors.FedsynthError` for a file that is no TOML or has other entries.
     """
-    if file is None:
-        return {}
-    content = load_toml(file)
-    known = ("question", "criterion", "cuts", "clips", "answer_share")
-    if unknown := sorted(set(content) - set(known)):
-        raise InvalidParameter(f"{file}: {', '.join(unknown)} is unknown; {nearest(unknown[0], known, 'known are')}")
-    if not {"question", "criterion"} & set(content):
-        raise InvalidParameter(f"{file} declares nothing; add a section [[question]] or [[criterion]]")
-    return content
+    return {} if file is None else declared_in(load_toml(file), f"{file}: ")
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:

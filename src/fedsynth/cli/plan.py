@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
-from fedsynth.cli.options import declared_in, say
+from fedsynth.cli.options import declared_by, say
 from fedsynth.cli.output import tell, text_width
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import ROUNDING, in_full, rounded_up, to_json
@@ -125,7 +125,7 @@ def plan(
             f"{out} exists and may have been approved; choose another --out, or pass --force to replace it"
         )
     agreed = Schema.load(schema)
-    asked = declared_in(questions)
+    asked = declared_by(questions)
     jobs = [job(method=name, epsilon=budget, sites=_whole("--sites", count), **asked) for name, count, budget in cases]
     forecast_answers = named("fedsynth.answers.forecast:expected_answers") if asked else None
     expected = forecast_answers(jobs[0], agreed, rows) if forecast_answers else []
@@ -392,6 +392,9 @@ def _plan_text(made: Agreement) -> str:
             f"{rounded_up(made.guarantee.epsilon)} for a run that follows the plan",
         )
     lines += _slot_lines(made)
+    if made.answers:
+        lines.append("beside the table, it answers:")
+        lines += [f"  {words}" for words in named("fedsynth.answers.declared:words_of")(made.answers)]
     if made.trust == "trusted":
         lines.append(
             "under the trust trusted the coordinator sees each site's exact counts: the plan bounds what is released, "

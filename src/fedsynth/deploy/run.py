@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedsynth.deploy.files.server import over_files
 from fedsynth.deploy.run_events import FILES, AttemptEnded, EventReader, WorkAdvanced, events_file, run_watched
@@ -14,6 +15,7 @@ from fedsynth.deploy.status import RunView, follow
 from fedsynth.errors import FedsynthError
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.platforms import require_posix
+from fedsynth.plugins import named
 from fedsynth.progress import Progress, shown
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
@@ -58,6 +60,22 @@ class FederationRun:
                 else:
                     self._over_files(Path(exchange), without, report)
         return load(self.out.model_file)
+
+    def answers(self) -> Any:
+        """Return the answers of the complete run to its declared questions, and how its criteria are met.
+
+        They are a :class:`~fedsynth.answers.commands.RunAnswers`. Raises :class:`~fedsynth.errors.FedsynthError` for a
+        run that is not complete or declared no questions.
+        """
+        return named("fedsynth.answers.commands:run_answers")(self.out.path)
+
+    def estimate(self, condition: str) -> Any:
+        """Return the share and the number of rows that meet a condition, from the tables that the run released.
+
+        They are two :class:`~fedsynth.answers.questions.Answer`. Raises the errors of
+        :func:`~fedsynth.answers.commands.run_estimate`.
+        """
+        return named("fedsynth.answers.commands:run_estimate")(self.out.path, condition)
 
     def _over_files(self, exchange: Path, without: Collection[str], progress: Progress) -> None:
         attempt = f"{FILES}{secrets.token_hex(4)}"

@@ -417,6 +417,8 @@ BUILT_IN: dict[str, str] = {
     "size": "fedsynth.federation.query:RecordCount",
     "counts": "fedsynth.federation.query:Counts",
     "weighted-counts": "fedsynth.federation.weighted:WeightedCounts",
+    "site-distances": "fedsynth.answers.queries:SiteDistances",
+    "score-histogram": "fedsynth.answers.queries:ScoreHistogram",
     "interactions": "fedsynth.methods.interactions:Interactions",
     "flaim-scores": "fedsynth.methods.flaim_scores:FLAIMSelection",
     "sketches": "fedsynth.methods.sketch:Sketches",

@@ -340,6 +340,12 @@ class Synthesizer:
             return None
 
     @property
+    def answers(self) -> Any:
+        """The answers to declared questions (:class:`~fedsynth.answers.results.Answers`); ``None`` without any."""
+        content = self.info.get("answers")
+        return None if content is None else named("fedsynth.answers.results:Answers").from_json(content, self.schema)
+
+    @property
     def unplaced(self) -> dict[str, float]:
         """Columns of which noise hid what values some rows have, and about how many rows those are.
 

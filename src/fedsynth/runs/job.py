@@ -17,7 +17,7 @@ from msgspec import Meta
 from msgspec.structs import fields, replace
 
 from fedsynth.cliques import Workload, all_marginals, random_workload
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import Extent
@@ -38,6 +38,7 @@ FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it
 _MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DECLARED, _QUESTIONED = "fedsynth.answers.declared:read_declared", "fedsynth.answers.asking:Questioned"
+_ASKED = ("question", "criterion", "cuts", "clips", "answer_share")  # fields of a job about declared questions
 _SIMULATED = ("data", "site", "records", "sites", "partition", "seed", "person", "holdout", "target")
 
 
@@ -281,8 +282,7 @@ class Job(Settings, frozen=True):
     @property
     def declared(self) -> dict[str, Any]:
         """The declared questions and criteria, their cuts, and their share of the budget; empty without any."""
-        names = ("question", "criterion", "cuts", "clips", "answer_share")
-        return {name: getattr(self, name) for name in names} if self.question or self.criterion else {}
+        return {name: getattr(self, name) for name in _ASKED} if self.question or self.criterion else {}
 
     def fitting(self, method: Method) -> Method:
         """Return what a run fits: the ``method``, or the method after the declared questions."""
@@ -441,6 +441,18 @@ def _refuse_misplaced(what: str, content: Mapping[str, Any]) -> None:
 def _no_options(method: object, names: set[str]) -> set[str]:
     """Return those of the ``names`` that are no options of the method."""
     return names - set(options_of(find_method(method).kind)) if names and isinstance(method, str) else set()
+
+
+def declared_in(content: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return the settings of a job in ``content``, which has nothing but declared questions and what belongs to them.
+
+    ``where`` begins the message of an error. Raises :class:`~fedsynth.errors.InvalidParameter` for other entries.
+    """
+    if unknown := sorted(set(content) - set(_ASKED)):
+        raise InvalidParameter(f"{where}{', '.join(unknown)} is unknown; {nearest(unknown[0], _ASKED, 'known are')}")
+    if content and not {"question", "criterion"} & set(content):
+        raise InvalidParameter(f"{where}no question is declared; add a section [[question]] or [[criterion]]")
+    return dict(content)
 
 
 def budget_of(epsilon: float, delta: float) -> Budget:
