@@ -103,11 +103,14 @@ def declared(population: list[Table], trust: str, runs: int) -> None:
                 continue
             true = (own if key[0] in FINITE else truth)[key].value
             true = float(np.median(bills)) if key[0] == "median bill" else true
-            assert true is not None and answer.noise is not None and answer.sampling is not None
+            assert true is not None
+            assert answer.noise is not None
+            assert answer.sampling is not None
             held[key].append(answer.low <= true <= answer.high)
             widths[key].append((answer.half_width, answer.noise, answer.sampling))
     print(
-        f"\n{trust}, {runs} runs\n\n| question | covered | refused | half-width | noise and sampling | real rows |\n|---|---|---|---|---|---|"
+        f"\n{trust}, {runs} runs\n\n"
+        "| question | covered | refused | half-width | noise and sampling | real rows |\n|---|---|---|---|---|---|"
     )
     for key in truth:
         half, noise, sampling = np.median(np.array(widths[key]), axis=0)

@@ -62,28 +62,46 @@ def answers(run: Path, condition: str = "", /, *, tables: Path | None = None, js
 
 @dataclass(frozen=True, eq=False)
 class RunAnswers:
-    """The answers of a run, and how its synthetic table meets the criteria."""
+    """The answers of a run, what its synthetic ``rows`` say in their place, and how these meet the criteria.
+
+    ``rows`` has an entry for each answer: the synthetic table's own value, ``None`` where it has none.
+    """
 
     answers: Answers
+    rows: Sequence[float | None]
     judged: Sequence[Judged]
+
+    @property
+    def outside(self) -> list[tuple[Answer, float]]:
+        """The answers whose interval does not hold the value of the synthetic rows, with that value."""
+        pairs = zip(self.answers.answers, self.rows, strict=True)
+        return [
+            (answer, value)
+            for answer, value in pairs
+            if value is not None and answer.low is not None and answer.high is not None
+            if not answer.low <= value <= answer.high
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return answers and verdicts as JSON values."""
+        pairs = zip(self.answers.answers, self.rows, strict=True)
         return {
-            "answers": [msgspec.to_builtins(answer) for answer in self.answers.answers],
+            "answers": [{**msgspec.to_builtins(answer), "in_rows": value} for answer, value in pairs],
             "criteria": [msgspec.to_builtins(one) for one in self.judged],
         }
 
     @property
     def text(self) -> str:
         """Answers and verdicts for people."""
-        from fedsynth.answers.results import answers_text, judged_text
+        from fedsynth.answers.results import agreement_text, answers_text, judged_text
 
         explained = (
             "95 % intervals, with half-widths by the run's noise and by the sampling of the rows. Numbers of rows and "
             "totals at the sites have no sampling error."
         )
-        parts = [answers_text(self.answers.answers), explained, judged_text(self.judged)]
+        told = sum(answer.low is not None for answer in self.answers.answers)
+        agreed = agreement_text(told, self.outside)
+        parts = [answers_text(self.answers.answers), explained, agreed, judged_text(self.judged)]
         return "\n\n".join(filter(None, parts))
 
 
@@ -102,8 +120,8 @@ def run_answers(run: Path) -> RunAnswers:
             f'fedsynth answers {run} "age>=70"'
         )
     answers = Answers.from_json(content, folder.schema)
-    judged = answers.judged(store(folder.schema, folder.synthetic())) if answers.declared.criterion else []
-    return RunAnswers(answers, judged)
+    table = store(folder.schema, folder.synthetic())
+    return RunAnswers(answers, [answer.value for answer in answers.exact(table)], answers.judged(table))
 
 
 def run_estimate(run: Path, condition: str) -> list[Answer]:

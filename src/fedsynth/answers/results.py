@@ -244,6 +244,15 @@ def answers_text(answers: Sequence[Answer]) -> str:
     return "\n".join(f"{name:<{first}}  {value:>{second}}  {rest}" for name, value, rest in lines)
 
 
+def agreement_text(answered: int, outside: Sequence[tuple[Answer, float]]) -> str:
+    """Return in how many of the ``answered`` intervals the synthetic rows lie, and each of the others."""
+    lines = [f"The synthetic rows lie in {answered - len(outside)} of {answered} intervals."]
+    for answer, value in outside:
+        name = answer.question + (f": {answer.label}" if answer.label else "")
+        lines.append(f"outside: {name}: {_shown(value, answer.half_width)} in the synthetic rows")
+    return "\n".join(lines)
+
+
 def judged_text(judged: Sequence[Judged]) -> str:
     """Return the verdicts on criteria as lines for people."""
     lines = []
