@@ -19,6 +19,7 @@ from fedsynth.errors import from_extra, number_of
 from fedsynth.evaluation import plots
 from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData
 from fedsynth.evaluation.plots import Chart
+from fedsynth.evaluation.purposes import purposes
 from fedsynth.evaluation.score import Family, Score, Verdict, to_json
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.evaluation.verdicts import lost_associations, worst
@@ -278,6 +279,7 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         scores=scores,
         headlines={family: headline(evaluation, family) for family in _HEADLINES},
         findings=findings(evaluation, card),
+        purposes=purposes(evaluation.scores, card, evaluation.plot_data),
         verdicts=Counter(one.verdict for group in groups for one in group.scores if one.verdict),
         columns=columns[:_OPEN],
         more_columns=columns[_OPEN:],
