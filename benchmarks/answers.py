@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     print(
-        "| table | 3-way error | with questions | associations kept | with | AUC | with | rows in intervals | undeclared |"
+        "| table | 3-way error | with | associations kept | with | AUC | with | rows in intervals | undeclared |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in options.tables:
