@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from fedsynth.cli.options import say
-from fedsynth.errors import Unsupported
+from fedsynth.errors import FedsynthError, Unsupported
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedsynth.answers.questions import Answer
     from fedsynth.answers.results import Answers, Judged
 
@@ -40,8 +43,8 @@ def answers(run: Path, condition: str = "", /, *, tables: Path | None = None, js
     condition
         Condition on rows: terms such as age>=70, sex=f, ward=a|b or bill=100..200, joined by &.
     tables
-        Folder to write, with every contingency table that the run released as a CSV file: a line for each cell, with
-        its noisy count and the standard deviation of the noise.
+        Folder to write, with every contingency table that the run released as a CSV file (Parquet above 10,000 cells):
+        a line for each cell, with its noisy count and the standard deviation of the noise.
     """
     from fedsynth.answers.results import answers_text
     from fedsynth.runs.folder import RunFolder
@@ -49,8 +52,9 @@ def answers(run: Path, condition: str = "", /, *, tables: Path | None = None, js
     folder = RunFolder(run)
     folder.require(folder.run_file, folder.model_file, folder.schema_file, folder.transcript)
     if tables is not None:
-        written = write_tables(folder, tables)
-        say(json_, {"tables": [str(path) for path in written]}, f"{len(written)} tables in {tables}/")
+        written = write_tables(run, tables)
+        many = f"{len(written) - 1} tables and index.csv, which lists them, in {tables}/"
+        say(json_, {"tables": [str(path) for path in written]}, many)
         return
     if condition:
         found = run_estimate(run, condition)
@@ -81,6 +85,11 @@ class RunAnswers:
             if value is not None and answer.low is not None and answer.high is not None
             if not answer.low <= value <= answer.high
         ]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row for each answer, as :attr:`Answers.frame`, with what the synthetic rows say: ``in_rows``."""
+        return self.answers.frame.assign(in_rows=np.array(self.rows, dtype=np.float64))
 
     def to_json(self) -> dict[str, Any]:
         """Return answers and verdicts as JSON values."""
@@ -137,18 +146,20 @@ def run_estimate(run: Path, condition: str) -> list[Answer]:
     return estimate(released_tables(folder), folder.schema, condition)
 
 
-def write_tables(folder: Any, out: Path) -> list[Path]:
-    """Write every contingency table that a run released as a CSV file into a new folder, and return the files."""
-    from fedsynth.answers.released import released_tables
+def write_tables(run: Path, out: Path) -> list[Path]:
+    """Write every contingency table that a run released into a new folder, and return the files.
+
+    Raises :class:`Unsupported` for a run that released none.
+    """
+    from fedsynth.answers.pack import table_files
     from fedsynth.files import write_whole
 
-    found = released_tables(folder)
+    found = table_files(run)
     if not found:
-        raise Unsupported(f"{folder.path} released no contingency tables; its method releases other statistics")
+        raise Unsupported(f"{run} released no contingency tables; its method releases other statistics")
+    if out.exists():
+        raise FedsynthError(f"{out} exists; name a new folder for the tables")
     out.mkdir(parents=True)
-    written = []
-    for number, table in enumerate(found):
-        path = out / f"{number:04d}-step-{table.step}.csv"
-        write_whole(path, table.frame.to_csv(index=False))
-        written.append(path)
-    return written
+    for name, data in found.items():
+        write_whole(out / name, data)
+    return [out / name for name in found]
