@@ -108,9 +108,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=list(TARGETS))
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    print(
-        "| table | 3-way error | with | associations kept | with | AUC | with | rows in intervals | undeclared |"
-    )
+    print("| table | 3-way error | with | associations kept | with | AUC | with | rows in intervals | undeclared |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in options.tables:
         frame = read(name)

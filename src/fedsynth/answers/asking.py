@@ -28,12 +28,14 @@ _SCORED = 50_000  # most synthetic rows to which a scorer is fitted
 def parts_of(declared: Declared, looks: bool) -> tuple[float, float, float, float]:
     """Return the parts of the questions' share: first look, all tables, distances of sites, and histograms of scores.
 
-    Every question counts alike in each sum that it takes part in.
+    A question counts by its weight in each sum that it takes part in.
     """
     look = LOOK if looks else 0.0
-    many = [sum(isinstance(asked, kind) for asked in declared.all) for kind in (Sites, AUC)]
-    counts = (len(declared.all) - many[1], *many)
-    tables, distances, scores = ((1 - look) * count / sum(counts) for count in counts)
+    of_sites, of_scores = (
+        sum(asked.weight for asked in declared.all if isinstance(asked, kind)) for kind in (Sites, AUC)
+    )
+    weights = (sum(asked.weight for asked in declared.all) - of_scores, of_sites, of_scores)
+    tables, distances, scores = ((1 - look) * weight / sum(weights) for weight in weights)
     return look, tables, distances, scores
 
 
@@ -91,7 +93,8 @@ def ask_scores(answers: Answers, federation: Federation, synthesizer: Synthesize
     table = synthesizer.sample_table(rows, 0)
     for asked in scored:
         scorer = fitted_scorer(table, asked.of)
-        released = federation.sum(scorer.query(schema, asked.of), declared.answer_share * of_scores / len(scored))
+        share = declared.answer_share * of_scores * asked.weight / sum(of.weight for of in scored)
+        released = federation.sum(scorer.query(schema, asked.of), share)
         (table_of_scores,) = _noisy(released)
         answers = answers.with_later(schema, asked.name, table_of_scores, scorer)
     return answers

@@ -101,16 +101,17 @@ def look_query(columns: Mapping[int, Numeric]) -> WeightedCounts:
 def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCounts, list[int]]:
     """Return the query for all questions, and the number of tables of each.
 
-    A record moves the tables of each question by at most about ``LARGEST`` in L2 together, divided between them by
-    their precision: questions share the budget evenly.
+    A record moves the tables of a question by at most about ``LARGEST`` in L2 together, times the root of its weight,
+    divided between them by their precision: questions share the budget by their weights.
     """
     parts = [asked.parts(scope) for asked in questions]
     axes: list[Axis] = []
     weights: list[Integers | None] = []
     places: dict[Any, int] = {}
     tables, factors = [], []
-    for of_question in parts:
-        norm = math.sqrt(math.fsum(part.precision**2 for part in of_question))
+    heaviest = max(asked.weight for asked in questions)
+    for asked, of_question in zip(questions, parts, strict=True):
+        norm = math.sqrt(math.fsum(part.precision**2 for part in of_question) * heaviest / asked.weight)
         for part in of_question:
             table = []
             for axis, along in part.axes:

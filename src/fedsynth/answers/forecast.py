@@ -63,14 +63,15 @@ def expected_answers(job: Job, schema: Schema, rows: int) -> list[ExpectedAnswer
         table = make(schema, rows, np.random.default_rng(seed))
         tried.append(dry_run(_Asking(declared), job.terms(schema), dealt(table, job.sites, seed), seed=seed)[1])
     _, *parts = parts_of(declared, bool(declared.looked_at(schema)))
-    each = declared.answer_share * sum(parts) / sum(1 + isinstance(asked, Sites) for asked in declared.all)
+    whole = sum(asked.weight * (1 + isinstance(asked, Sites)) for asked in declared.all)
+    each = declared.answer_share * sum(parts) / whole
     found = []
     for asked in declared.all:
         answers = [of.by_question[asked.name] for of in tried]
         half = [max(answer.half_width for answer in some) for some in answers]
         noise = [max(_noise(answer) for answer in some) for some in answers]
         _check(asked, min(half), min(noise))
-        price = each * (1 + isinstance(asked, Sites))  # whose tables are asked for first
+        price = each * asked.weight * (1 + isinstance(asked, Sites))  # whose tables are asked for first
         found.append(ExpectedAnswer(asked.name, asked.words, price, _typical(half), _typical(noise)))
     return found
 

@@ -31,8 +31,8 @@ from fedsynth.settings import Settings
 LARGEST = 2**20
 """The largest number that a record adds to the sums of one question, before it is divided between them."""
 _SMALLEST = 4.0  # noise deviations that a group must have, to be divided by
-_LEVELS = tuple(np.round(np.arange(1, 25) / 25, 4))  # shares at which the cells of a quantile's table end
-_NEAR = (0.005, 0.01, 0.02, 0.04, 0.08)  # and these away from the quantile
+_LEVELS = tuple(np.round(np.arange(1, 16) / 16, 4))  # shares at which the cells of a quantile's table end
+_NEAR = (0.0025, 0.005, 0.01, 0.02, 0.04)  # and these away from the quantile
 _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
@@ -130,6 +130,8 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
     """Condition on the rows that the question is about, such as "age>70 & sex=f". Default: all rows."""
     within: Annotated[float, Meta(gt=0)] | None = None
     """Half-width that the interval should have at most; `plan` refuses a question that cannot have it."""
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Part of the questions' budget that it gets, relative to the others'."""
     tolerance: Annotated[float, Meta(gt=0)] | None = None
     """Of a criterion: how far the synthetic table may be from the real rows."""
 

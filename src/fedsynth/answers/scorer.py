@@ -34,7 +34,10 @@ class Scorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fitted_scorer(table: Table, of: str) -> Scorer:
-    """Return a scorer of a condition on one column by all other columns, fitted to a table's codes."""
+    """Return a scorer of a condition on one column by all other columns, fitted to a table's codes.
+
+    Scores are cut at the quantiles of the rarer label's rows.
+    """
     from scipy.optimize import minimize
     from scipy.sparse import csr_matrix
 
@@ -61,7 +64,8 @@ def fitted_scorer(table: Table, of: str) -> Scorer:
     found = minimize(loss, np.zeros(begins[-1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 200})
     points = np.clip(np.rint(_POINTS * found.x[1:]), -_MOST, _MOST).astype(np.int64)
     score = points[cells].sum(axis=1)
-    cuts = np.unique(np.quantile(score, np.arange(1, _BINS) / _BINS).astype(np.int64))
+    rarer = score[positive == (2 * positive.sum() <= rows)]  # whose scores decide how much noise the area has
+    cuts = np.unique(np.quantile(rarer if len(rarer) else score, np.arange(1, _BINS) / _BINS).astype(np.int64))
     by_column = {
         at: points[begin : begin + size].tolist() for at, begin, size in zip(columns, begins, sizes, strict=False)
     }

@@ -1,9 +1,10 @@
 """Tilted rows: rows of a model, drawn so that they agree with released sums as far as the sums' noise lets them.
 
 A pool of the model's rows is weighted by the exponential of a linear function of each row, and the rows are drawn from
-it. The function's coefficients minimise the sum of the Kullback-Leibler divergence from the model, times the number of
-records, and of the squared deviations of the expected sums from the released ones, in units of twice their variance. At
-the minimum each exponent is (released - expected) / std^2: a sum pulls no harder than its noise allows.
+it. Of all distributions whose expected sums are within :data:`SLACK` deviations of the noise from the released ones,
+this is the one with the least Kullback-Leibler divergence from the model: maximum entropy with relaxed constraints
+(Dudik, Phillips & Schapire, 2004, doi 10.1007/978-3-540-27819-1_33). A sum with which the model agrees within its noise
+thus pulls at nothing. A small quadratic term (:data:`STIFFNESS`) bounds the exponents of sums that no rows can have.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from fedsynth.schema.bins import Axis, Floats, Integers
 if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
+SLACK = 1.0
+"""Deviations of its noise by which an expected sum may differ from the released one."""
+STIFFNESS = 0.01
+"""What a sum that pulls may differ further, in deviations for each unit of its exponent times its deviation."""
 TIMES = 10
 """Rows of a pool for each row to draw."""
 _LARGEST_POOL = 200_000  # rows of a pool, but at least three for each row to draw
@@ -159,7 +164,8 @@ def tilted(synthesizer: Synthesizer, tilt: Tilt, released: Sequence[Floats], std
     ends = np.cumsum(sizes)
     target, std = np.concatenate([part.ravel() for part in released]), np.repeat(np.asarray(stds), sizes)
 
-    def objective(scaled: Floats) -> tuple[float, Floats]:
+    def objective(both: Floats) -> tuple[float, Floats]:
+        scaled = both[: len(target)] - both[len(target) :]
         exponents = np.split(scaled / std, ends[:-1])
         log = np.zeros(len(pool))
         for (cell, weight), of in zip(features, exponents, strict=True):
@@ -168,14 +174,19 @@ def tilted(synthesizer: Synthesizer, tilt: Tilt, released: Sequence[Floats], std
         share = np.exp(log - top)
         whole = float(share.sum())
         share *= total / whole
-        sums = [
-            np.bincount(cell, share * weight, minlength=size)
-            for (cell, weight), size in zip(features, sizes, strict=True)
-        ]
-        expected = np.concatenate(sums)
-        value = total * (np.log(whole / len(pool)) + top) - float(scaled / std @ target) + float(scaled @ scaled) / 2
-        return value, (expected - target) / std + scaled
+        expected = np.concatenate(
+            [
+                np.bincount(cell, share * weight, minlength=size)
+                for (cell, weight), size in zip(features, sizes, strict=True)
+            ]
+        )
+        value = total * (np.log(whole / len(pool)) + top) - float(scaled / std @ target) + SLACK * float(both.sum())
+        value += STIFFNESS * float(scaled @ scaled) / 2
+        slope = (expected - target) / std + STIFFNESS * scaled
+        return value, np.concatenate([slope, -slope]) + SLACK
 
-    found = minimize(objective, np.zeros(len(target)), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
-    exponents = as_tables(np.asarray(found.x / std), [part.shape for part in released])
+    start, bounds = np.zeros(2 * len(target)), [(0.0, None)] * (2 * len(target))
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS})
+    scaled = found.x[: len(target)] - found.x[len(target) :]
+    exponents = as_tables(np.asarray(scaled / std), [part.shape for part in released])
     return replace(tilt, exponents=tuple(exponents))
