@@ -20,7 +20,7 @@ from fedsynth.models.tilt import Tilt, tilted
 if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
-LOOK = 0.15
+LOOK = 0.1
 """Part of the questions' share that the first look gets, if any question names a number."""
 _SCORED = 50_000  # most synthetic rows to which a scorer is fitted
 
@@ -92,7 +92,7 @@ def ask_scores(answers: Answers, federation: Federation, synthesizer: Synthesize
     rows = min(max(1, round(synthesizer.model.total)), _SCORED)
     table = synthesizer.sample_table(rows, 0)
     for asked in scored:
-        scorer = fitted_scorer(table, asked.of)
+        scorer = fitted_scorer(table, asked.of, asked.bins)
         share = declared.answer_share * of_scores * asked.weight / sum(of.weight for of in scored)
         released = federation.sum(scorer.query(schema, asked.of), share)
         (table_of_scores,) = _noisy(released)

@@ -726,6 +726,8 @@ class AUC(Question, frozen=True, kw_only=True, tag="auc"):
 
     of: str
     """Condition on one column that the scorer predicts from all other columns, such as "readmitted=yes"."""
+    bins: Annotated[int, Meta(ge=2, le=1024)] = 64
+    """Number of bins of the scores; fewer mean less noise, and more rows that count as equal."""
 
     @property
     @override

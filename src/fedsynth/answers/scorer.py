@@ -15,7 +15,6 @@ from fedsynth.schema.bins import Axis, Floats
 
 _POINTS = 1000  # for one unit of log odds
 _MOST = 2**20
-_BINS = 64
 _RIDGE = 1.0  # strength of the penalty on squared log odds, in rows
 
 
@@ -33,10 +32,10 @@ class Scorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ScoreHistogram(axes, points, np.array(self.cuts, dtype=np.int64), label)
 
 
-def fitted_scorer(table: Table, of: str) -> Scorer:
+def fitted_scorer(table: Table, of: str, bins: int) -> Scorer:
     """Return a scorer of a condition on one column by all other columns, fitted to a table's codes.
 
-    Scores are cut at the quantiles of the rarer label's rows.
+    Scores are cut into ``bins`` at the quantiles of the rarer label's rows.
     """
     from scipy.optimize import minimize
     from scipy.sparse import csr_matrix
@@ -65,7 +64,7 @@ def fitted_scorer(table: Table, of: str) -> Scorer:
     points = np.clip(np.rint(_POINTS * found.x[1:]), -_MOST, _MOST).astype(np.int64)
     score = points[cells].sum(axis=1)
     rarer = score[positive == (2 * positive.sum() <= rows)]  # whose scores decide how much noise the area has
-    cuts = np.unique(np.quantile(rarer if len(rarer) else score, np.arange(1, _BINS) / _BINS).astype(np.int64))
+    cuts = np.unique(np.quantile(rarer if len(rarer) else score, np.arange(1, bins) / bins).astype(np.int64))
     by_column = {
         at: points[begin : begin + size].tolist() for at, begin, size in zip(columns, begins, sizes, strict=False)
     }
