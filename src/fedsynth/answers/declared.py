@@ -97,8 +97,8 @@ def look_query(columns: Mapping[int, Numeric]) -> WeightedCounts:
 def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCounts, list[int]]:
     """Return the query for all questions, and the number of tables of each.
 
-    A record moves the tables of each question by at most about ``LARGEST`` in L2 together, divided between them by
-    their precision: questions share the budget evenly.
+    A record moves the tables of each question by at most about ``LARGEST`` in L2 together (within a tenth, since factors
+    are whole numbers), divided between them by their precision: questions share the budget evenly.
     """
     parts = [asked.parts(scope) for asked in questions]
     axes: list[Axis] = []

@@ -27,8 +27,9 @@ from fedsynth.schema.bins import Axis, Floats, Integers
 from fedsynth.schema.columns import Numeric
 from fedsynth.settings import Settings
 
-LARGEST = 2**20
-"""The largest number that a record adds to the sums of one question, before it is divided between them."""
+LARGEST = 2**25
+"""How far a record moves the sums of one question in L2, about: large enough that products, of up to UNIT squared, have
+a whole number as their factor."""
 _SMALLEST = 4.0  # noise deviations that a group must have, to be divided by
 _LEVELS = tuple(np.round(np.arange(1, 25) / 25, 4))  # shares at which the cells of a quantile's table end
 _NEAR = (0.005, 0.01, 0.02, 0.04, 0.08)  # and these away from the quantile
@@ -167,6 +168,12 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
         """Return an answer that says why there is none."""
         return Answer(self.name, label, estimand or self.words, refused=why)
 
+    def once(self, names: Sequence[str]) -> Sequence[str]:
+        """Return columns as they are; raises :class:`InvalidParameter` if one is named twice."""
+        if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+            raise InvalidParameter(f"the question {self.name!r} names {twice[0]!r} twice; leave one out")
+        return names
+
     def too_small(self, records: float, std: float) -> str:
         """Return why a group is too small to divide by, or nothing."""
         if records >= _SMALLEST * std:
@@ -242,7 +249,7 @@ class Cross(Question, frozen=True, kw_only=True, tag="cross"):
 
     @override
     def parts(self, scope: Scope) -> list[Part]:
-        axes = [scope.group_axis(name)[0] for name in self.columns]
+        axes = [scope.group_axis(name)[0] for name in self.once(self.columns)]
         return [Part((*((axis, None) for axis in axes), *self.group(scope)))]
 
     @override
@@ -447,7 +454,7 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
         return self.columns
 
     def _features(self, scope: Scope) -> list[_Feature]:
-        return [_number_feature(scope, name) for name in self.columns]
+        return [_number_feature(scope, name) for name in self.once(self.columns)]
 
     @override
     def parts(self, scope: Scope) -> list[Part]:
@@ -536,7 +543,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         return [Part((*_kept(condition), *axes, *self.group(scope)))]
 
     def _groups(self, scope: Scope) -> list[tuple[Axis, tuple[str, ...]]]:
-        found = [scope.group_axis(name) for name in self.covariates]
+        found = [scope.group_axis(name) for name in self.once(self.covariates)]
         if (cells := math.prod(len(labels) for _, labels in found)) > _MOST_CELLS:
             raise InvalidParameter(
                 f"the covariates of {self.name!r} have {cells} combinations, and at most "
@@ -546,7 +553,12 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
 
     def _features(self, scope: Scope) -> list[_Feature]:
         features = []
-        for name in (*self.covariates, self.outcome):
+        if not scope.schema.stored[scope.schema.index(self.outcome)].is_number:
+            raise InvalidParameter(
+                f"the outcome {self.outcome!r} of {self.name!r} is no number; write a condition, such as "
+                f"{self.outcome}=VALUE, for a logistic regression"
+            )
+        for name in self.once((*self.covariates, self.outcome)):
             column = scope.schema.stored[scope.schema.index(name)]
             if column.is_number:
                 features.append(_number_feature(scope, name))

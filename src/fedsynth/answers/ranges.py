@@ -72,7 +72,7 @@ def found_range(column: Numeric, counts: Floats, std: float) -> Range:
     """Return the range of a column from the noisy counts of its first look, with noise of ``std`` in each.
 
     A tail belongs to the range if its rows stand out from their noise (2.5 deviations), and one cell more, since noise
-    may hide a smaller tail.
+    may hide a smaller tail. Where nothing stands out, all of the column does.
     """
     grid = look_grid(column)
     counts = counts[: len(grid)]
@@ -81,6 +81,8 @@ def found_range(column: Numeric, counts: Floats, std: float) -> Range:
     below = np.flatnonzero(np.cumsum(counts) > _CLEAR * noise)
     last = min(len(grid) - 1, len(grid) - int(above[0])) if len(above) else len(grid) - 1
     first = max(0, int(below[0]) - 1) if len(below) else 0
+    if first > last:  # noise alone
+        first, last = 0, len(grid) - 1
     kept = np.maximum(counts[first : last + 1], 0.0)
     kept = kept if kept.sum() > 0 else np.ones(last + 1 - first)
     shares = kept / kept.sum()

@@ -20,7 +20,7 @@ from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integer
 
 LARGEST_BOUND = 2**32
 """Largest number that one record may add to a sum: sums over 2^28 rows (``MOST_ROWS``) stay below 2^60."""
-_LARGEST_FACTOR = 2**22
+_LARGEST_FACTOR = 2**26
 
 
 class WeightedCounts(Query, frozen=True):
