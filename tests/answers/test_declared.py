@@ -53,6 +53,7 @@ def test_settings_that_contradict_themselves_are_refused(content, says):
     [
         ({"cuts": {"ward": [1]}}, "'ward' is no column of numbers"),
         ({"clips": {"wards": [0, 1]}}, "wards"),
+        ({"clips": {"bill": [70_000, 80_000]}}, "outside its bounds in the schema, 0 and 60000"),
     ],
 )
 def test_cuts_and_clips_of_what_is_no_number_are_refused(content, says):

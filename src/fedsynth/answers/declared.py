@@ -71,8 +71,15 @@ class Declared(Settings, frozen=True):
 
     def largest(self, schema: Schema) -> Extent:
         """Return the largest tables of the questions, for plans: answers move cut points, and add no table or axis."""
-        for name in (*self.cuts, *self.clips):
+        for name in self.cuts:
             Scope(schema, self.cuts, {}).number(name)
+        for name, (low, high) in self.clips.items():
+            _, column = Scope(schema, self.cuts, {}).number(name)
+            if not (low < column.high and high > column.low):
+                raise InvalidParameter(
+                    f"clips of {name!r} are {low:g} and {high:g}, outside its bounds in the schema, {column.low:g} and "
+                    f"{column.high:g}"
+                )
         columns = self.looked_at(schema)
         queries = [look_query(columns)] if columns else []
         ranges = {at: Range.of(column.low, column.high) for at, column in columns.items()}
@@ -97,8 +104,8 @@ def look_query(columns: Mapping[int, Numeric]) -> WeightedCounts:
 def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCounts, list[int]]:
     """Return the query for all questions, and the number of tables of each.
 
-    A record moves the tables of each question by at most about ``LARGEST`` in L2 together (within a tenth, since factors
-    are whole numbers), divided between them by their precision: questions share the budget evenly.
+    A record moves the tables of each question by at most about ``LARGEST`` in L2 together, within a tenth since factors
+    are whole numbers, and divided between them by their precision: questions share the budget evenly.
     """
     parts = [asked.parts(scope) for asked in questions]
     axes: list[Axis] = []

@@ -17,6 +17,7 @@ from fedsynth.schema.bins import Floats
 
 Z = 1.959963984540054
 """Standard normal quantile of two-sided intervals for 95 %."""
+_SINGULAR = 1e-9  # ratio of eigenvalues below which one is rounding alone
 _LARGEST_STEP = 5.0  # of Newton's steps, in log odds
 
 
@@ -187,7 +188,8 @@ def logistic(design: Floats, positive: Floats, negative: Floats, std: float) -> 
         values, vectors = np.linalg.eigh(information)
         noise = std * math.sqrt(float((2 * spread**2 * (design @ vectors[:, 0]) ** 4).sum()))
         clear = bool(values[0] > 4 * noise)
-        if not values[0] > 0:
+        if not values[0] > _SINGULAR * values[-1]:
+            clear = False
             break
         step: Floats = np.asarray(
             np.linalg.solve(information, design.T @ (positive - records * odds)), dtype=np.float64

@@ -36,6 +36,7 @@ _NEAR = (0.005, 0.01, 0.02, 0.04, 0.08)  # and these away from the quantile
 _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
+_SINGULAR = 1e-9  # variance of covariates in some direction, in squared units of their ranges, that is rounding alone
 _PRECISIONS = (0.25, 0.5, 1.0)  # of the number of records, of sums, and of sums of products
 
 
@@ -176,7 +177,7 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
 
     def too_small(self, records: float, std: float) -> str:
         """Return why a group is too small to divide by, or nothing."""
-        if records >= _SMALLEST * std:
+        if records >= _SMALLEST * std and records > 0:
             return ""
         return (
             f"the group has about {max(0.0, records):.0f} rows, below {_SMALLEST:g} deviations of the noise ({std:.0f})"
@@ -467,13 +468,13 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
         values, stds = (np.array([float(one[side]) for one in tables]) / units for side in (0, 1))
         pairs = [(a, b) for a in range(many) for b in range(a)]
         labels = [f"{self.columns[b]}, {self.columns[a]}" for a, b in pairs]
-        covariance = _covariance(_gram(values, many))
-        noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
         if why := self.too_small(values[0], stds[0]):
             return [self.refusal(why, label) for label in labels]
+        covariance = _covariance(_gram(values, many))
+        noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
         found = []
         for (a, b), label in zip(pairs, labels, strict=True):
-            hidden = [self.columns[at] for at in (a, b) if covariance[at, at] * values[0] < _SMALLEST * noise[at]]
+            hidden = [self.columns[at] for at in (a, b) if covariance[at, at] * values[0] <= _SMALLEST * noise[at]]
             if hidden:
                 why = f"the variance of {' and '.join(hidden)} is below {_SMALLEST:g} deviations of its noise"
                 found.append(self.refusal(why, label))
@@ -590,7 +591,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         least, vectors = np.linalg.eigh(centred)
         direction = vectors[:, 0] ** 2
         noise_std = math.sqrt(max(0.0, float(direction @ noise[1:-1, 1:-1] @ direction)))
-        if least[0] < _SMALLEST * noise_std:
+        if least[0] <= max(_SMALLEST * noise_std, _SINGULAR * values[0]):
             why = f"the covariates' variance is below {_SMALLEST:g} deviations of its noise in some direction"
             return [self.refusal(why, name) for name in names]
         scales = np.array([outcome.scale / feature.scale for feature in features])
@@ -613,7 +614,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         fit = intervals.logistic(design, positive, negative, table.std)
         if not fit.clear:
             why = f"the least information of the covariates is below {_SMALLEST:g} deviations of its noise"
-            return [self.refusal(why, name) for name in names]
+            return [self.refusal(why, name) for name in names[1:]]
         each = zip(fit.coefficients, fit.noise, fit.sampling, strict=True)
         return [
             self.answer(intervals.normal(*map(float, numbers)), name)
