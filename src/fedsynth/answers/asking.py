@@ -58,7 +58,10 @@ class Questioned:
     method: Any
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask the questions, fit the method with the rest of the budget, and tilt its rows towards the answers."""
+        """Ask the questions, fit the method with the rest of the budget, and tilt its rows towards the answers.
+
+        Rows are drawn whole, so that no sum is pulled closer than to what a single row may add to it.
+        """
         left, answers = ask(self.declared, federation)
         synthesizer: Synthesizer = self.method.fit(left)
         query, _ = compiled(self.declared.all, answers.scope(federation.schema))
@@ -67,6 +70,6 @@ class Questioned:
             synthesizer,
             Tilt(query.axes, query.weights, query.tables),
             [table.values for table in tables],
-            [max(table.std, EXACT_STD) for table in tables],
+            [max(table.std, of_row) for table, of_row in zip(tables, query.largest, strict=True)],
         )
         return replace(synthesizer, tilt=tilt, info={**synthesizer.info, "answers": answers.to_json()})
