@@ -220,12 +220,19 @@ def _bounds(column: Column, axis: Axis) -> Floats:
 
 
 def _labels(column: Column, axis: Axis) -> list[str]:
-    """Return a label for each cell of an axis: values joined by |, or intervals."""
+    """Return a label for each cell of an axis: values joined by |, or intervals, or "no value" for an empty one."""
     if column.is_number:
-        step = 1 / column.per_unit if column.per_unit else 0.0
-        ends = [float(column.bin_edges[0]) - step / 2, *_bounds(column, axis), float(column.bin_edges[-1]) + step / 2]
-        shown = [(f"{low + step / 2:.12g}", f"{high - step / 2:.12g}") for low, high in pairwise(ends)]
-        fine = [low if low == high else f"{low}..{high}" for low, high in shown]
+        ends = [float(column.bin_edges[0]), *_bounds(column, axis), float(column.bin_edges[-1])]
+        if size := column.per_unit:  # values are multiples: those above one end, up to the next
+            last = np.floor(np.round(np.array(ends) * size, 6))
+            last[0] -= 1
+            shown = [((low + 1) / size, high / size) for low, high in pairwise(last)]
+        else:
+            shown = list(pairwise(ends))
+        fine = [
+            f"{low:.12g}" if low == high else f"{low:.12g}..{high:.12g}" if low < high else "no value"
+            for low, high in shown
+        ]
     else:
         fine = list(map(str, column.labels))
     fine += ["missing"] * column.missing
