@@ -13,7 +13,7 @@ from fedsynth.answers.declared import compiled, look_query, read_declared
 from fedsynth.answers.questions import LARGEST, Scope
 from fedsynth.answers.ranges import Range, found_range, look_axis, quantile_axis, scaled, value_axis
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.schema import Numeric, Schema
+from fedsynth.schema import Datetime, Numeric, Schema
 from fedsynth.schema.columns import Numeric as NumericColumn
 
 SHARE = {"kind": "share", "name": "a", "of": "sex=f"}
@@ -52,6 +52,8 @@ def test_settings_that_contradict_themselves_are_refused(content, says):
     ("content", "says"),
     [
         ({"cuts": {"ward": [1]}}, "'ward' is no column of numbers"),
+        ({"cuts": {"age": [0, 40]}}, "list numbers within its bounds in the schema, above 0 and up to 110"),
+        ({"cuts": {"age": [40, 111]}}, "list numbers within its bounds in the schema, above 0 and up to 110"),
         ({"clips": {"wards": [0, 1]}}, "wards"),
         ({"clips": {"bill": [70_000, 80_000]}}, "outside its bounds in the schema, 0 and 60000"),
     ],
@@ -176,6 +178,25 @@ def test_cells_of_quantiles_end_between_values():
     assert ends.tolist() == [-0.5, 3.5, 15.5, 60.5]
     assert axis.cuts is not None
     assert axis.cuts.tolist() == ends[1:].tolist()
+
+
+def test_groups_of_a_number_are_those_of_its_cuts_or_of_its_bins():
+    """A cut begins a group, whether it is a value of the column or lies between two."""
+    for cuts, ages, groups in (((40, 60.5), (39, 40, 60, 61), [0, 1, 1, 2]), ((40.5,), (40, 41), [0, 1])):
+        axis, labels = Scope(SCHEMA, {"age": tuple(map(float, cuts))}, {}).group_axis("age")
+        assert axis.cuts is not None
+        assert np.searchsorted(axis.cuts, ages).tolist() == groups
+        assert len(labels) == len(axis.cuts) == len(cuts) + 1
+    assert Scope(SCHEMA, {}, {}).group_axis("age")[1][:2] == ("0..9", "10..19")
+    assert Scope(SCHEMA, {}, {}).group_axis("smoker")[1][-1] == "missing"
+    days = Schema((Datetime("seen", "2024-01-01", "2024-12-31", unit="D", bins=4), Numeric("height", 0.5, 2.5, bins=2)))
+    assert Scope(days, {}, {}).group_axis("seen")[1] == (
+        "2024-01-01..2024-04-01",
+        "2024-04-02..2024-07-01",
+        "2024-07-02..2024-09-30",
+        "2024-10-01..2024-12-31",
+    )
+    assert Scope(days, {}, {}).group_axis("height")[1] == ("0.5..1.5", "1.5..2.5")
 
 
 def test_all_kinds_of_questions_are_in_the_tests():

@@ -71,8 +71,13 @@ class Declared(Settings, frozen=True):
 
     def largest(self, schema: Schema) -> Extent:
         """Return the largest tables of the questions, for plans: answers move cut points, and add no table or axis."""
-        for name in self.cuts:
-            Scope(schema, self.cuts, {}).number(name)
+        for name, cuts in self.cuts.items():
+            _, column = Scope(schema, self.cuts, {}).number(name)
+            if not column.low < cuts[0] <= cuts[-1] <= column.high:
+                raise InvalidParameter(
+                    f"cuts of {name!r} are {list(cuts)}; list numbers within its bounds in the schema, above "
+                    f"{column.low:g} and up to {column.high:g}"
+                )
         for name, (low, high) in self.clips.items():
             _, column = Scope(schema, self.cuts, {}).number(name)
             if not (low < column.high and high > column.low):

@@ -20,7 +20,7 @@ from typing_extensions import override
 from fedsynth.answers import intervals
 from fedsynth.answers.condition import INSIDE, Condition, read_condition
 from fedsynth.answers.intervals import Interval
-from fedsynth.answers.ranges import UNIT, Range, quantile_axis, scaled, value_axis
+from fedsynth.answers.ranges import UNIT, Range, cell_labels, quantile_axis, scaled, value_axis
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Floats, Integers
@@ -109,17 +109,14 @@ class Scope:
         """Return an axis of a category's values, or of a number's declared cuts or bins, and the cells' labels."""
         at = self.schema.index(name)
         column = self.schema.stored[at]
-        missing = ("missing",) * column.missing
-        if not column.is_number:
-            return Axis(at), (*map(str, column.labels), *missing)
-        last = float(column.bin_edges[-1])
-        half = 0.5 / column.per_unit if column.per_unit else 0.0
-        if cuts := self.cuts.get(name):
-            inner = [float(np.nextafter(cut, -np.inf)) if not half else cut - half for cut in cuts]
-            ends = [f"below {cuts[0]:g}", *(f"{a:g} to below {b:g}" for a, b in pairwise(cuts))]
-            return Axis(at, np.array([*inner, last + half]) + 0.0), (*ends, f"{cuts[-1]:g} and more", *missing)
-        edges = column.bin_edges
-        return Axis(at), (*(f"{a:g} to {b:g}" for a, b in pairwise(edges)), *missing)
+        cuts = self.cuts.get(name) if column.is_number else None
+        if not cuts or not column.is_number:
+            return Axis(at), tuple(cell_labels(column, Axis(at)))
+        size, last = column.per_unit, float(column.bin_edges[-1])
+        inner = (np.ceil(np.round(np.array(cuts) * size, 6)) - 0.5) / size if size else np.nextafter(cuts, -np.inf)
+        labels = [f"below {cuts[0]:g}", *(f"{a:g} to below {b:g}" for a, b in pairwise(cuts)), f"{cuts[-1]:g} and more"]
+        axis = Axis(at, np.append(inner, last + (0.5 / size if size else 0.0)) + 0.0)
+        return axis, (*labels, *("missing",) * column.missing)
 
 
 class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
