@@ -29,8 +29,11 @@ WIDEST = {at: Range.of(column.low, column.high) for at, column in DECLARED.looke
         ({"question": [{**SHARE, "tolerance": 0.1}]}, "have a tolerance: write them as"),
         ({"criterion": [{**SHARE, "tolerance": 0}]}, "tolerance"),
         ({"question": [{**SHARE, "within": -1}]}, "within"),
-        ({"question": [{"kind": "shares", "name": "a"}]}, "shares"),
-        ({"question": [{"name": "a", "of": "sex=f"}]}, "kind"),
+        (
+            {"question": [{"kind": "shares", "name": "a"}]},
+            r"a \[\[question\]\] has kind = 'shares'; did you mean 'share'",
+        ),
+        ({"criterion": [{"name": "a", "of": "sex=f"}]}, r"a \[\[criterion\]\] has no kind; "),
         ({"question": [{**SHARE, "off": "x"}]}, "off"),
         ({"question": [{"kind": "share", "of": "sex=f"}]}, "name"),
         ({"question": [SHARE], "answer_share": 1}, "answer_share"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedsynth.cli.options import say
-from fedsynth.errors import Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 
 if TYPE_CHECKING:
     from fedsynth.answers.results import Answers, Judged
@@ -47,6 +47,8 @@ def answers(run: Path, condition: str = "", /, *, tables: Path | None = None, js
 
     folder = RunFolder(run)
     folder.require(folder.run_file, folder.model_file, folder.schema_file, folder.transcript)
+    if tables is not None and condition:
+        raise InvalidParameter(f"--tables writes all tables: leave out {condition!r}, or --tables")
     if tables is not None:
         written = write_tables(folder, tables)
         say(json_, {"tables": [str(path) for path in written]}, f"{len(written)} tables in {tables}/")
@@ -115,6 +117,8 @@ def write_tables(folder: Any, out: Path) -> list[Path]:
     found = released_tables(folder)
     if not found:
         raise Unsupported(f"{folder.path} released no contingency tables; its method releases other statistics")
+    if out.exists():
+        raise FedsynthError(f"{out} exists; choose another folder for the tables")
     out.mkdir(parents=True)
     written = []
     for number, table in enumerate(found):

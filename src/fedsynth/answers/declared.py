@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from msgspec import Meta
 
 from fedsynth.answers.questions import LARGEST, AnyQuestion, Part, Scope
 from fedsynth.answers.ranges import Range, look_axis
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, nearest
 from fedsynth.federation.query import Extent
 from fedsynth.federation.weighted import WeightedCounts
 from fedsynth.schema import Schema
@@ -97,6 +98,13 @@ class Declared(Settings, frozen=True):
 
 def read_declared(content: Mapping[str, Any], where: str = "") -> Declared:
     """Return the declared questions that a mapping describes, such as a TOML file; raises :class:`InvalidParameter`."""
+    kinds = [of.__struct_config__.tag for of in typing.get_args(AnyQuestion)]
+    for section in ("question", "criterion"):
+        entries = content.get(section, ())
+        for entry in entries if isinstance(entries, list | tuple) else ():
+            if isinstance(entry, Mapping) and entry.get("kind") not in kinds:
+                said = f"kind = {entry['kind']!r}" if "kind" in entry else "no kind"
+                raise InvalidParameter(f"a [[{section}]] has {said}; {nearest(str(entry.get('kind')), kinds)}")
     return read_settings(Declared, content, where)
 
 
