@@ -80,8 +80,7 @@ def test_a_run_ends_with_its_answers(place, tmp_path):
     assert code == 0
     assert GOLDEN[0] in out
     assert "met: wards" in out
-    (tmp_path / "run.toml").write_text((tmp_path / "run" / "run.toml").read_text())
-    code, again, _ = call(tmp_path, "simulate --config run.toml --out again --json")
+    code, again, _ = call(tmp_path, "simulate --config run/run.toml --out again --json")
     assert code == 0
     facts = json.loads(again)
     assert [answer["question"] for answer in facts["answers"]][:2] == ["readmitted", "nights over 70"]
