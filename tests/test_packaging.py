@@ -164,6 +164,7 @@ PLAIN = [
     ("evaluate", "patients.csv run/synthetic.csv --schema schema.toml --holdout patients.csv --out scores", 6),
     ("augment", "patients.csv run/synthetic.csv --schema schema.toml --target readmitted --out augmented", 6),
     ("report", "run", 6),
+    ("answers", "run readmitted=yes", 0),
     ("sample", "run/model.fedsynth --rows 10 --out more.csv", 0),
     ("prove", "run", 0),
     ("methods", "", 0),

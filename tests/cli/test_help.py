@@ -59,7 +59,7 @@ def test_every_command_has_its_summary_and_no_command_is_missing():
         assert isinstance(one.default_command, Command)
         assert help_of(one.default_command.function).partition("\n")[0] == one.help, path
     assert len(list(FOLDER.glob("*.txt"))) == len(found) + 1  # simulate has two
-    assert 25 < len(leaves) <= 33
+    assert 25 < len(leaves) <= 34
 
 
 def test_the_main_job_comes_first_and_no_summary_is_cut_off():
@@ -84,7 +84,7 @@ def test_simulate_shows_the_options_that_matter_and_the_others_on_request(capsys
     assert run("simulate", "--help-all") == 0
     full = capsys.readouterr().out
     shown, every = (re.findall(r"^  (--[a-z-]+)", text.partition("Options:")[2], re.M) for text in (short, full))
-    assert len(shown) <= 15
+    assert len(shown) <= 16
     assert {"--data", "--epsilon", "--delta", "--out"} <= set(shown) < set(every)
     assert f"{len(every) - len(shown)} more options: fedsynth simulate --help-all" in short
 
@@ -141,19 +141,24 @@ def test_every_command_has_examples_that_its_own_parser_takes():
             assert bound.arguments or f"fedsynth {' '.join(words)}" == named, line
 
 
+QUESTIONS = '[[question]]\nkind = "share"\nname = "readmitted"\nof = "readmitted=yes"\n'
+
+
 def test_examples_run_as_they_stand(tmp_path):
-    """What they read is written by the examples of ``fedsynth example``."""
+    """What they read is written by the examples of ``fedsynth example``, but for declared questions."""
+    (tmp_path / "asked.toml").write_text(QUESTIONS)
     quick = [line for line in examples()["fedsynth simulate"] if "augflaim" not in line and "fedprivsyn" not in line]
     ran = [*examples()["fedsynth example"], examples()["fedsynth schema draft"][0], *quick]
     ran += [*examples()["fedsynth sample"], *examples()["fedsynth methods"], *examples()["fedsynth schema check"]]
     for line in ran:
         code, _, complaints = call(tmp_path, line.removeprefix("fedsynth "))
         assert code == 0, f"{line}: {complaints}"
-    assert len(ran) == 11
+    assert len(ran) == 12
 
 
 @pytest.mark.slow
 def test_all_examples_of_the_main_commands_run_as_they_stand(tmp_path):
+    (tmp_path / "asked.toml").write_text(QUESTIONS)
     for files in ("patients.csv --schema agreed.toml", "train.csv test.csv synthetic.csv", "north.csv south.csv"):
         assert call(tmp_path, f"example {files} --rows 1200")[0] == 0
     paths = ["simulate", "report", "compare", "plan", "advise"]
@@ -180,10 +185,10 @@ def test_an_option_of_several_commands_has_one_help_text():
     # place of others, an output that is a file, a folder, or a folder whose results grow, a seed of a run, of scores or
     # of rows, a column to predict or one to split by, a database to purge at once or at the end, a whole output or some
     # of its files to replace, a title and an owner that are new or may have been given before, a table for spreadsheets
-    # in place of the table or beside it.
+    # in place of the table or beside it, questions to declare or how many there may be, tables to make or to write.
     meanings = {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--replace", "--out", "--seed"}
     meanings |= {"--target", "--database", "--superlink", "--root-certificates", "--public-sizes", "--force"}
-    meanings |= {"--title", "--owner", "--spreadsheet-safe"}
+    meanings |= {"--title", "--owner", "--spreadsheet-safe", "--questions", "--tables"}
     # These differ in what may be given, and in what happens without them.
     needs = {"--schema", "--epsilon", "--delta", "--method", "--data"}
     # A unit that limits rows, or one for which a guarantee is stated.

@@ -124,7 +124,7 @@ def weighted_counts(draw: st.DrawFn, schema: Schema) -> WeightedCounts:
         number = rare(st.integers(-3, 1024), st.sampled_from([-(2**32), 2**32, 2**33]))
         some = st.lists(number, min_size=size, max_size=size).map(lambda of: np.array(of, dtype=np.int64))
         weights.append(draw(st.one_of(st.none(), some)))
-    factors = [draw(rare(st.sampled_from([1, 7, 2**20]), st.just(2**22))) for _ in base.tables]
+    factors = [draw(rare(st.sampled_from([1, 7, 2**20]), st.just(2**26))) for _ in base.tables]
     return WeightedCounts(base.axes, tuple(weights), base.tables, tuple(factors))
 
 

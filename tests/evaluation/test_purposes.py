@@ -72,7 +72,9 @@ def test_means_regressions_and_classifiers():
 
 def test_the_worst_column_of_times_decides_on_time():
     columns = tuple(ColumnPlotData(name, "datetime", (), (), (), ()) for name in ("born", "seen"))
-    similar = score("column-similarity", "column similarity", 0.9, 0.95, details={"born": (0.94, 0.95), "seen": (0.6, 0.95)})
+    similar = score(
+        "column-similarity", "column similarity", 0.9, 0.95, details={"born": (0.94, 0.95), "seen": (0.6, 0.95)}
+    )
     assert told(similar, plotted=PlotData(columns))["time"] == "no"
     assert told(similar, plotted=PlotData(columns[:1]))["time"] == "yes"
     assert told(similar)["time"] == "with care"

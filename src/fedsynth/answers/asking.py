@@ -112,13 +112,16 @@ class Questioned:
     method: Any
 
     def fit(self, federation: Federation) -> Synthesizer:
-        """Ask the questions, fit the method with the rest of the budget, and tilt its rows towards the answers."""
+        """Ask the questions, fit the method with the rest of the budget, and tilt its rows towards the answers.
+
+        Rows are drawn whole, so that no sum is pulled closer than to what a single row may add to it.
+        """
         left, answers = ask(self.declared, federation)
         synthesizer: Synthesizer = self.method.fit(left)
         if tables := answers.tables:
             query, _ = compiled(self.declared.all, answers.scope(federation.schema))
             tilt = Tilt(query.axes, query.weights, query.tables)
-            stds = [max(table.std, EXACT_STD) for table in tables]
+            stds = [max(table.std, of_row) for table, of_row in zip(tables, query.largest, strict=True)]
             synthesizer = replace(synthesizer, tilt=tilted(synthesizer, tilt, [table.values for table in tables], stds))
         answers = ask_scores(answers, federation, synthesizer)
         return replace(synthesizer, info={**synthesizer.info, "answers": answers.to_json()})

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from fedsynth.cli.options import say
-from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,8 @@ def answers(run: Path, condition: str = "", /, *, tables: Path | None = None, js
 
     folder = RunFolder(run)
     folder.require(folder.run_file, folder.model_file, folder.schema_file, folder.transcript)
+    if tables is not None and condition:
+        raise InvalidParameter(f"--tables writes all tables: leave out {condition!r}, or --tables")
     if tables is not None:
         written = write_tables(run, tables)
         many = f"{len(written) - 1} tables and index.csv, which lists them, in {tables}/"
@@ -158,7 +160,7 @@ def write_tables(run: Path, out: Path) -> list[Path]:
     if not found:
         raise Unsupported(f"{run} released no contingency tables; its method releases other statistics")
     if out.exists():
-        raise FedsynthError(f"{out} exists; name a new folder for the tables")
+        raise FedsynthError(f"{out} exists; choose another folder for the tables")
     out.mkdir(parents=True)
     for name, data in found.items():
         write_whole(out / name, data)

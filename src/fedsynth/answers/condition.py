@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,8 @@ from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Floats, Integers
 from fedsynth.schema.columns import Column
 
-_TERM = re.compile(r"\s*(<=|>=|!=|=|<|>)\s*(\"[^\"]*\"(?:\s*\|\s*\"[^\"]*\")*|[^&]*?)\s*(?:&|\Z)")
+_TERM = re.compile(r"\s*(<=|>=|!=|=|<|>)\s*((?:\"[^\"]*\"|[^&])*?)\s*(?:&|\Z)")
+_BAR = re.compile(r"\|(?=(?:[^\"]*\"[^\"]*\")*[^\"]*\Z)")  # outside quotes
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,25 +80,35 @@ def _column(schema: Schema, rest: str, text: str) -> str:
 
 def _read(schema: Schema, name: str, operator: str, value: str, text: str) -> tuple[int, OneCondition | tuple[Is]]:
     """Return a term's column and what its values must be; a tuple of one for values that must not be."""
-    at, quoted = schema.index(name), re.findall('"([^"]*)"', value)
+    at = schema.index(name)
     column = schema.stored[at]
-    if not value:
-        raise InvalidParameter(f"the condition {text!r} names no value for {name!r}; write one after {operator}")
-    values = quoted or [part.strip() for part in value.split("|")]
-    if operator in ("=", "!="):
-        low, dots, high = value.partition("..")
-        interval = bool(dots) and not quoted and (column.is_number or column.code(value) < 0)
-        asked = (low.strip() or None, high.strip() or None) if interval else [_value(column, one) for one in values]
-        if isinstance(asked, list) and column.is_number and len(asked) > 1:
-            raise InvalidParameter(f"{name!r} is a number or time: give an interval low..high in place of {value!r}")
-        given = asked[0] if isinstance(asked, list) and column.is_number else asked
-        read = read_conditions(schema, {name: given})[at]
-        if operator == "!=" and not isinstance(read, Is):
-            raise InvalidParameter(f"{name!r} is a number or time: write < or > in place of !=")
-        return at, (read,) if operator == "!=" and isinstance(read, Is) else read
+    values = [part.strip() for part in _BAR.split(value)]
+    if not all(values):
+        raise InvalidParameter(
+            f"the condition {text!r} names no value for {name!r}; write one after each {operator} and |"
+        )
+    if len(values) > 1 and column.is_number:
+        raise InvalidParameter(f"{name!r} is a number or time: give an interval low..high in place of {value!r}")
+    if len(values) > 1 and operator not in ("=", "!="):
+        raise InvalidParameter(f"{name!r} {operator} takes one value, not {value!r}; write {name}=a|b for several")
     if operator in ("<", ">"):
-        return at, _strictly(schema, name, operator, values[0])
-    return at, read_conditions(schema, {name: (values[0], None) if operator == ">=" else (None, values[0])})[at]
+        return at, _strictly(schema, name, operator, _unquoted(value))
+    if operator in ("<=", ">="):
+        end = _unquoted(value)
+        return at, read_conditions(schema, {name: (end, None) if operator == ">=" else (None, end)})[at]
+    low, dots, high = value.partition("..")
+    interval = bool(dots) and len(values) == 1 and '"' not in value and (column.is_number or column.code(value) < 0)
+    given: Any = [_value(column, part) for part in values]
+    if interval:
+        given = (low.strip() or None, high.strip() or None)
+    elif column.is_number:
+        (given,) = given
+    read = read_conditions(schema, {name: given})[at]
+    if operator == "=":
+        return at, read
+    if not isinstance(read, Is):
+        raise InvalidParameter(f"{name!r} is a number or time: write < or > in place of !=")
+    return at, (read,)
 
 
 def _strictly(schema: Schema, name: str, operator: str, value: str) -> Between:
@@ -117,9 +129,14 @@ def _strictly(schema: Schema, name: str, operator: str, value: str) -> Between:
     return Between(low, high)
 
 
-def _value(column: Column, text: str) -> str | None:
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
+
+
+def _value(column: Column, part: str) -> str | None:
+    text = _unquoted(part)
     listed = not column.is_number and column.code(text) >= 0
-    return None if text == "missing" and column.missing and not listed else text
+    return None if part == "missing" and column.missing and not listed else text
 
 
 def _axis(schema: Schema, at: int, terms: list[OneCondition | tuple[Is]], text: str) -> Axis:
@@ -132,7 +149,7 @@ def _axis(schema: Schema, at: int, terms: list[OneCondition | tuple[Is]], text: 
             assert isinstance(listed, Is)
             among = np.isin(np.arange(column.size), listed.codes)
             inside &= ~among if isinstance(term, tuple) else among
-        if isinstance(terms[0], tuple) and column.missing:
+        if column.missing and any(isinstance(term, tuple) for term in terms):
             inside[-1] = False  # a missing value is not known to be another
         return _grouped(at, None, inside, text)
     if any(isinstance(term, Missing) for term in terms):

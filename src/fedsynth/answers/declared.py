@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from msgspec import Meta
 
 from fedsynth.answers.questions import LARGEST, AnyQuestion, Part, Scope, Sites
 from fedsynth.answers.ranges import Range, look_axis
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, nearest
 from fedsynth.federation.query import Extent
 from fedsynth.federation.weighted import WeightedCounts
 from fedsynth.schema import Schema
@@ -73,8 +74,20 @@ class Declared(Settings, frozen=True):
 
     def largest(self, schema: Schema) -> Extent:
         """Return the largest tables of the questions, for plans: answers move cut points, and add no table or axis."""
-        for name in (*self.cuts, *self.clips):
-            Scope(schema, self.cuts, {}).number(name)
+        for name, cuts in self.cuts.items():
+            _, column = Scope(schema, self.cuts, {}).number(name)
+            if not column.low < cuts[0] <= cuts[-1] <= column.high:
+                raise InvalidParameter(
+                    f"cuts of {name!r} are {list(cuts)}; list numbers within its bounds in the schema, above "
+                    f"{column.low:g} and up to {column.high:g}"
+                )
+        for name, (low, high) in self.clips.items():
+            _, column = Scope(schema, self.cuts, {}).number(name)
+            if not (low < column.high and high > column.low):
+                raise InvalidParameter(
+                    f"clips of {name!r} are {low:g} and {high:g}, outside its bounds in the schema, {column.low:g} and "
+                    f"{column.high:g}"
+                )
         columns = self.looked_at(schema)
         queries = [look_query(columns)] if columns else []
         ranges = {at: Range.of(column.low, column.high) for at, column in columns.items()}
@@ -89,6 +102,13 @@ class Declared(Settings, frozen=True):
 
 def read_declared(content: Mapping[str, Any], where: str = "") -> Declared:
     """Return the declared questions that a mapping describes, such as a TOML file; raises :class:`InvalidParameter`."""
+    kinds = [of.__struct_config__.tag for of in typing.get_args(AnyQuestion)]
+    for section in ("question", "criterion"):
+        entries = content.get(section, ())
+        for entry in entries if isinstance(entries, list | tuple) else ():
+            if isinstance(entry, Mapping) and entry.get("kind") not in kinds:
+                said = f"kind = {entry['kind']!r}" if "kind" in entry else "no kind"
+                raise InvalidParameter(f"a [[{section}]] has {said}; {nearest(str(entry.get('kind')), kinds)}")
     return read_settings(Declared, content, where)
 
 
@@ -101,8 +121,9 @@ def look_query(columns: Mapping[int, Numeric]) -> WeightedCounts:
 def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCounts, list[int]]:
     """Return the query for all questions, and the number of tables of each.
 
-    A record moves the tables of a question by at most about ``LARGEST`` in L2 together, times the root of its weight,
-    divided between them by their precision: questions share the budget by their weights.
+    A record moves the tables of a question by at most about ``LARGEST`` in L2 together, within a tenth since factors
+    are whole numbers, times the root of its weight. The tables divide that by their precision: questions share the
+    budget by their weights.
     """
     parts = [asked.parts(scope) for asked in questions]
     axes: list[Axis] = []

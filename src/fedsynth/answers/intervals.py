@@ -18,6 +18,7 @@ from fedsynth.schema.bins import Floats
 
 Z = 1.959963984540054
 """Standard normal quantile of two-sided intervals for 95 %."""
+_SINGULAR = 1e-9  # ratio of eigenvalues below which one is rounding alone
 _LARGEST_STEP = 5.0  # of Newton's steps, in log odds
 
 
@@ -188,7 +189,8 @@ def logistic(design: Floats, positive: Floats, negative: Floats, std: float) -> 
         values, vectors = np.linalg.eigh(information)
         noise = std * math.sqrt(float((2 * spread**2 * (design @ vectors[:, 0]) ** 4).sum()))
         clear = bool(values[0] > 4 * noise)
-        if not values[0] > 0:
+        if not values[0] > _SINGULAR * values[-1]:
+            clear = False
             break
         step = np.linalg.solve(information, design.T @ (positive - records * odds))
         step = step * min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))

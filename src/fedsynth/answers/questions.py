@@ -21,21 +21,23 @@ from fedsynth.answers import intervals
 from fedsynth.answers.condition import INSIDE, Condition, read_condition
 from fedsynth.answers.intervals import Interval
 from fedsynth.answers.queries import GRID, SiteDistances
-from fedsynth.answers.ranges import UNIT, Range, quantile_axis, scaled, value_axis
+from fedsynth.answers.ranges import UNIT, Range, cell_labels, quantile_axis, scaled, value_axis
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Floats, Integers
 from fedsynth.schema.columns import Numeric
 from fedsynth.settings import Settings
 
-LARGEST = 2**20
-"""The largest number that a record adds to the sums of one question, before it is divided between them."""
+LARGEST = 2**25
+"""How far a record moves the sums of one question in L2, about: large enough that products, of up to UNIT squared, have
+a whole number as their factor."""
 _SMALLEST = 4.0  # noise deviations that a group must have, to be divided by
 _LEVELS = tuple(np.round(np.arange(1, 16) / 16, 4))  # shares at which the cells of a quantile's table end
 _NEAR = (0.0025, 0.005, 0.01, 0.02, 0.04)  # and these away from the quantile
 _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
+_SINGULAR = 1e-9  # variance of covariates in some direction, in squared units of their ranges, that is rounding alone
 _PRECISIONS = (0.25, 0.5, 1.0)  # of the number of records, of sums, and of sums of products
 
 
@@ -108,17 +110,14 @@ class Scope:
         """Return an axis of a category's values, or of a number's declared cuts or bins, and the cells' labels."""
         at = self.schema.index(name)
         column = self.schema.stored[at]
-        missing = ("missing",) * column.missing
-        if not column.is_number:
-            return Axis(at), (*map(str, column.labels), *missing)
-        last = float(column.bin_edges[-1])
-        half = 0.5 / column.per_unit if column.per_unit else 0.0
-        if cuts := self.cuts.get(name):
-            inner = [float(np.nextafter(cut, -np.inf)) if not half else cut - half for cut in cuts]
-            ends = [f"below {cuts[0]:g}", *(f"{a:g} to below {b:g}" for a, b in pairwise(cuts))]
-            return Axis(at, np.array([*inner, last + half]) + 0.0), (*ends, f"{cuts[-1]:g} and more", *missing)
-        edges = column.bin_edges
-        return Axis(at), (*(f"{a:g} to {b:g}" for a, b in pairwise(edges)), *missing)
+        cuts = self.cuts.get(name) if column.is_number else None
+        if not cuts or not column.is_number:
+            return Axis(at), tuple(cell_labels(column, Axis(at)))
+        size, last = column.per_unit, float(column.bin_edges[-1])
+        inner = (np.ceil(np.round(np.array(cuts) * size, 6)) - 0.5) / size if size else np.nextafter(cuts, -np.inf)
+        labels = [f"below {cuts[0]:g}", *(f"{a:g} to below {b:g}" for a, b in pairwise(cuts)), f"{cuts[-1]:g} and more"]
+        axis = Axis(at, np.append(inner, last + (0.5 / size if size else 0.0)) + 0.0)
+        return axis, (*labels, *("missing",) * column.missing)
 
 
 class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
@@ -170,9 +169,15 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
         """Return an answer that says why there is none."""
         return Answer(self.name, label, estimand or self.words, refused=why)
 
+    def once(self, names: Sequence[str]) -> Sequence[str]:
+        """Return columns as they are; raises :class:`InvalidParameter` if one is named twice."""
+        if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+            raise InvalidParameter(f"the question {self.name!r} names {twice[0]!r} twice; leave one out")
+        return names
+
     def too_small(self, records: float, std: float) -> str:
         """Return why a group is too small to divide by, or nothing."""
-        if records >= _SMALLEST * std:
+        if records >= _SMALLEST * std and records > 0:
             return ""
         return (
             f"the group has about {max(0.0, records):.0f} rows, below {_SMALLEST:g} deviations of the noise ({std:.0f})"
@@ -245,7 +250,7 @@ class Cross(Question, frozen=True, kw_only=True, tag="cross"):
 
     @override
     def parts(self, scope: Scope) -> list[Part]:
-        axes = [scope.group_axis(name)[0] for name in self.columns]
+        axes = [scope.group_axis(name)[0] for name in self.once(self.columns)]
         return [Part((*((axis, None) for axis in axes), *self.group(scope)))]
 
     @override
@@ -450,7 +455,7 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
         return self.columns
 
     def _features(self, scope: Scope) -> list[_Feature]:
-        return [_number_feature(scope, name) for name in self.columns]
+        return [_number_feature(scope, name) for name in self.once(self.columns)]
 
     @override
     def parts(self, scope: Scope) -> list[Part]:
@@ -463,13 +468,13 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
         values, stds = (np.array([float(one[side]) for one in tables]) / units for side in (0, 1))
         pairs = [(a, b) for a in range(many) for b in range(a)]
         labels = [f"{self.columns[b]}, {self.columns[a]}" for a, b in pairs]
-        covariance = _covariance(_gram(values, many))
-        noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
         if why := self.too_small(values[0], stds[0]):
             return [self.refusal(why, label) for label in labels]
+        covariance = _covariance(_gram(values, many))
+        noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
         found = []
         for (a, b), label in zip(pairs, labels, strict=True):
-            hidden = [self.columns[at] for at in (a, b) if covariance[at, at] * values[0] < _SMALLEST * noise[at]]
+            hidden = [self.columns[at] for at in (a, b) if covariance[at, at] * values[0] <= _SMALLEST * noise[at]]
             if hidden:
                 why = f"the variance of {' and '.join(hidden)} is below {_SMALLEST:g} deviations of its noise"
                 found.append(self.refusal(why, label))
@@ -539,7 +544,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         return [Part((*_kept(condition), *axes, *self.group(scope)))]
 
     def _groups(self, scope: Scope) -> list[tuple[Axis, tuple[str, ...]]]:
-        found = [scope.group_axis(name) for name in self.covariates]
+        found = [scope.group_axis(name) for name in self.once(self.covariates)]
         if (cells := math.prod(len(labels) for _, labels in found)) > _MOST_CELLS:
             raise InvalidParameter(
                 f"the covariates of {self.name!r} have {cells} combinations, and at most "
@@ -549,7 +554,12 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
 
     def _features(self, scope: Scope) -> list[_Feature]:
         features = []
-        for name in (*self.covariates, self.outcome):
+        if not scope.schema.stored[scope.schema.index(self.outcome)].is_number:
+            raise InvalidParameter(
+                f"the outcome {self.outcome!r} of {self.name!r} is no number; write a condition, such as "
+                f"{self.outcome}=VALUE, for a logistic regression"
+            )
+        for name in self.once((*self.covariates, self.outcome)):
             column = scope.schema.stored[scope.schema.index(name)]
             if column.is_number:
                 features.append(_number_feature(scope, name))
@@ -581,7 +591,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         least, vectors = np.linalg.eigh(centred)
         direction = vectors[:, 0] ** 2
         noise_std = math.sqrt(max(0.0, float(direction @ noise[1:-1, 1:-1] @ direction)))
-        if least[0] < _SMALLEST * noise_std:
+        if least[0] <= max(_SMALLEST * noise_std, _SINGULAR * values[0]):
             why = f"the covariates' variance is below {_SMALLEST:g} deviations of its noise in some direction"
             return [self.refusal(why, name) for name in names]
         scales = np.array([outcome.scale / feature.scale for feature in features])
@@ -604,7 +614,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         fit = intervals.logistic(design, positive, negative, table.std)
         if not fit.clear:
             why = f"the least information of the covariates is below {_SMALLEST:g} deviations of its noise"
-            return [self.refusal(why, name) for name in names]
+            return [self.refusal(why, name) for name in names[1:]]
         each = zip(fit.coefficients, fit.noise, fit.sampling, strict=True)
         return [
             self.answer(intervals.normal(*map(float, numbers)), name)

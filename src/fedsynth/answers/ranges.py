@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.schema.bins import Axis, Floats, Grid, Integers
-from fedsynth.schema.columns import Numeric
+from fedsynth.schema.columns import Column, Datetime, Numeric
 
 UNIT = 1024
 """Values are rounded to integers in units of 1 / UNIT of the largest distance from the centre."""
@@ -72,7 +72,7 @@ def found_range(column: Numeric, counts: Floats, std: float) -> Range:
     """Return the range of a column from the noisy counts of its first look, with noise of ``std`` in each.
 
     A tail belongs to the range if its rows stand out from their noise (2.5 deviations), and one cell more, since noise
-    may hide a smaller tail.
+    may hide a smaller tail. Where nothing stands out, all of the column does.
     """
     grid = look_grid(column)
     counts = counts[: len(grid)]
@@ -81,6 +81,8 @@ def found_range(column: Numeric, counts: Floats, std: float) -> Range:
     below = np.flatnonzero(np.cumsum(counts) > _CLEAR * noise)
     last = min(len(grid) - 1, len(grid) - int(above[0])) if len(above) else len(grid) - 1
     first = max(0, int(below[0]) - 1) if len(below) else 0
+    if first > last:  # noise alone
+        first, last = 0, len(grid) - 1
     kept = np.maximum(counts[first : last + 1], 0.0)
     kept = kept if kept.sum() > 0 else np.ones(last + 1 - first)
     shares = kept / kept.sum()
@@ -129,3 +131,50 @@ def scaled(values: Floats, within: Range) -> Integers:
         (np.nan_to_num(values, nan=within.centre) - within.centre) / within.scale * UNIT
     )
     return found.astype(np.int64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cells in words
+
+
+def cell_ends(column: Numeric | Datetime, axis: Axis) -> Floats:
+    """Return the ends between the fine cells of a number's axis, as cut points: values up to and including each."""
+    if axis.cuts is not None:
+        inner: Floats = axis.cuts[:-1]
+        return inner
+    edges = np.unique(column.bin_edges)[1:-1] if len(column.bin_edges) > 2 else column.bin_edges[:0]
+    if len(np.unique(column.bin_edges)) < len(column.bin_edges):  # the last bin holds just the highest value
+        edges = np.append(edges, column.bin_edges[-1])
+    if size := column.per_unit:  # between the last multiple below an edge and the first from it on
+        return np.asarray((np.ceil(np.round(edges * size, 6)) - 0.5) / size)
+    return np.asarray(np.nextafter(edges, -np.inf))
+
+
+def levels(column: Numeric | Datetime, ends: Floats) -> Floats:
+    """Return what tells two ends of cells apart: of multiples of a unit, the last one up to each."""
+    return np.asarray(np.floor(np.round(ends * column.per_unit, 6))) if column.per_unit else ends
+
+
+def shown(column: Numeric | Datetime, numbers: Floats) -> list[str]:
+    """Return numbers as conditions name them: in at most 12 digits, or as times."""
+    if isinstance(column, Datetime):
+        return [str(time) for time in column.series(numbers).astype(str)]
+    return [f"{number:.12g}" for number in numbers]
+
+
+def cell_labels(column: Column, axis: Axis) -> list[str]:
+    """Return a label for each cell of an axis: values joined by |, or intervals; "no value" for an empty cell."""
+    if isinstance(column, Numeric | Datetime):
+        ends = levels(column, np.array([column.bin_edges[0], *cell_ends(column, axis), column.bin_edges[-1]]))
+        low, high = ends[:-1], ends[1:]
+        if size := column.per_unit:  # values are multiples: those above one end, up to the next
+            low, high = np.append(low[0], low[1:] + 1) / size, high / size
+        texts = zip(low <= high, low == high, shown(column, low), shown(column, high), strict=True)
+        fine = [f"{a}" if same else f"{a}..{b}" if some else "no value" for some, same, a, b in texts]
+    else:
+        fine = list(map(str, column.labels))
+    fine += ["missing"] * column.missing
+    if axis.groups is None:
+        return fine
+    groups = range(int(axis.groups.max()) + 1)
+    return [" | ".join(fine[at] for at in np.flatnonzero(axis.groups == group)) for group in groups]

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from fedsynth.answers import intervals
 from fedsynth.answers.condition import Condition, read_condition
 from fedsynth.answers.questions import Answer
+from fedsynth.answers.ranges import cell_ends, cell_labels, levels, shown
 from fedsynth.errors import Unsupported
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import Counts
@@ -77,7 +77,7 @@ class ReleasedTable:
         """A row for each cell: its values or intervals by column, the noisy ``count``, and its noise's ``std``."""
         import pandas as pd
 
-        labels = [_labels(self.schema.stored[axis.column], axis) for axis in self.axes]
+        labels = [cell_labels(self.schema.stored[axis.column], axis) for axis in self.axes]
         places = np.indices(self.shape).reshape(len(labels), -1)
         cells = {name: [of[at] for at in place] for name, of, place in zip(self.columns, labels, places, strict=True)}
         counts, variances = (sum(part.cells()[side] for part in self.parts) for side in (0, 1))
@@ -207,49 +207,16 @@ def _completed(
 # Cells
 
 
-def _bounds(column: Column, axis: Axis) -> Floats:
-    """Return the ends between the fine cells of a number's axis, as cut points: values up to and including each."""
-    assert column.is_number
-    if axis.cuts is not None:
-        inner: Floats = axis.cuts[:-1]
-        return inner
-    edges = np.unique(column.bin_edges)[1:-1] if len(column.bin_edges) > 2 else column.bin_edges[:0]
-    if len(np.unique(column.bin_edges)) < len(column.bin_edges):  # the last bin holds just the highest value
-        edges = np.append(edges, column.bin_edges[-1])
-    return edges - 0.5 / column.per_unit if column.per_unit else np.nextafter(edges, -np.inf)
-
-
-def _labels(column: Column, axis: Axis) -> list[str]:
-    """Return a label for each cell of an axis: values joined by |, or intervals."""
-    if column.is_number:
-        step = 1 / column.per_unit if column.per_unit else 0.0
-        ends = [float(column.bin_edges[0]) - step / 2, *_bounds(column, axis), float(column.bin_edges[-1]) + step / 2]
-        shown = [(f"{low + step / 2:.12g}", f"{high - step / 2:.12g}") for low, high in pairwise(ends)]
-        fine = [low if low == high else f"{low}..{high}" for low, high in shown]
-    else:
-        fine = list(map(str, column.labels))
-    fine += ["missing"] * column.missing
-    if axis.groups is None:
-        return fine
-    return [
-        " | ".join(fine[at] for at in np.flatnonzero(axis.groups == group))
-        for group in range(int(axis.groups.max()) + 1)
-    ]
-
-
 def _inside(column: Column, axis: Axis, wanted: Axis) -> NDArray[np.bool_] | None:
     """Return which cells of an axis meet a term of a condition; ``None`` if a cell has values of both kinds."""
     assert wanted.groups is not None
     if column.is_number:
-        ours, theirs = _bounds(column, axis), _bounds(column, wanted)
-        size = column.per_unit
-        level = np.round(ours * size - 0.5, 6) if size else ours  # of multiples, which one lies below
-        places = np.round(theirs * size - 0.5, 6) if size else theirs
+        level, places = (levels(column, cell_ends(column, of)) for of in (axis, wanted))
         at = np.searchsorted(level, places)
         if any(place >= len(level) or level[place] != of for place, of in zip(at, places, strict=True)):
             return None
         fine = np.searchsorted(at, np.arange(len(level) + 1), side="left")
-        inside = wanted.groups[[*fine, *([len(theirs) + 1] * column.missing)]] == 1
+        inside = wanted.groups[[*fine, *([len(places) + 1] * column.missing)]] == 1
     else:
         inside = wanted.groups == 1
     if axis.groups is None:
@@ -343,16 +310,16 @@ def _not_held(tables: Sequence[ReleasedTable], schema: Schema, condition: Condit
 
 def _nearest(column: Column, axis: Axis, wanted: Axis) -> list[str]:
     """Return the two terms nearest to one that an axis does not hold."""
-    labels = _labels(column, axis)
+    labels = cell_labels(column, axis)
     if not column.is_number:
         assert wanted.groups is not None
         assert axis.groups is not None
         part = np.bincount(axis.groups, wanted.groups == 1)
         return [f"{column.name}={labels[at].replace(' | ', '|')}" for at in np.argsort(-part, kind="stable")[:_NAMED]]
-    step = 1 / column.per_unit if column.per_unit else 0.0
-    ends = _bounds(column, axis)
+    ends = cell_ends(column, axis)
     if axis.groups is not None:
         ends = ends[np.flatnonzero(np.diff(axis.groups[: len(ends) + 1]))]
-    (point, *_) = _bounds(column, wanted)
-    near = ends[np.argsort(np.abs(ends - point), kind="stable")[:_NAMED]]
-    return [f"{column.name}>={end + (step / 2 if step else 0.0):.12g}" for end in sorted(near)]
+    (point, *_) = cell_ends(column, wanted)
+    near = np.sort(ends[np.argsort(np.abs(ends - point), kind="stable")[:_NAMED]])
+    first = (levels(column, near) + 1) / column.per_unit if column.per_unit else np.nextafter(near, np.inf)
+    return [f"{column.name}>={begin}" for begin in shown(column, first)]

@@ -20,6 +20,7 @@ from fedsynth.answers.scorer import Scorer
 from fedsynth.errors import FedsynthError
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
+from fedsynth.schema.columns import Numeric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,10 +36,22 @@ class _SavedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: list[float]
     cumulated: list[float]
 
+    def range(self, schema: Schema) -> Range:
+        """Return the range; raises :class:`FedsynthError` for one that is none of its column's."""
+        if self.column >= len(schema.stored) or not isinstance(column := schema.stored[self.column], Numeric):
+            raise _damaged(f"column {self.column} is none of numbers")
+        edges, cumulated = np.array(self.edges), np.array(self.cumulated)
+        fits = column.low <= self.low <= self.centre <= self.high <= column.high
+        if len(edges) < 2 or edges.shape != cumulated.shape or not np.isfinite([*edges, *cumulated]).all():
+            fits = False
+        if not fits or (np.diff(edges) < 0).any() or (np.diff(cumulated) < 0).any():
+            raise _damaged(f"the range of {column.name!r} is none")
+        return Range(self.low, self.high, self.centre, edges, cumulated)
+
 
 class _SavedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: list[float]
-    std: float
+    std: Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _SavedLater(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,20 +186,31 @@ class Answers:
         try:
             saved = msgspec.convert(content, _Saved, str_keys=True)
         except msgspec.ValidationError as error:
-            raise FedsynthError(f"the model's answers are not of this version ({error}); make the run again") from error
+            raise _damaged(str(error)) from error
         declared = read_declared(saved.declared)
-        ranges = {
-            of.column: Range(of.low, of.high, of.centre, np.array(of.edges), np.array(of.cumulated))
-            for of in saved.ranges
-        }
+        declared.check(schema)
+        ranges = {of.column: of.range(schema) for of in saved.ranges}
+        if declared.looked_at(schema).keys() != ranges.keys():
+            raise _damaged("they have other ranges than questions")
         scope = Scope(schema, declared.cuts, ranges)
         shapes = compiled(declared.all, scope)[0].shapes(schema) if saved.tables else []
+        if [math.prod(shape) for shape in shapes] != [len(table.values) for table in saved.tables]:
+            raise _damaged("they have other tables than questions")
+        if any(math.prod(of.shape) != len(of.values) for of in saved.later.values()):
+            raise _damaged("a later table has another shape")
         tables = tuple(
             NoisyTable(np.array(table.values).reshape(shape), table.std)
             for table, shape in zip(saved.tables, shapes, strict=True)
         )
         later = {name: NoisyTable(np.array(of.values).reshape(of.shape), of.std) for name, of in saved.later.items()}
+        expected = _answered(declared.all, scope, [NoisyTable(np.zeros_like(of.values), 0.0) for of in tables], {})
+        if {(of.question, of.label) for of in expected} != {(of.question, of.label) for of in saved.answers}:
+            raise _damaged("they answer other questions")
         return cls(declared, ranges, tables, saved.answers, later, saved.scorers)
+
+
+def _damaged(why: str) -> FedsynthError:
+    return FedsynthError(f"the model's answers are damaged or of another version ({why}); make the run again")
 
 
 def _by_question(

@@ -20,7 +20,7 @@ from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integer
 
 LARGEST_BOUND = 2**32
 """Largest number that one record may add to a sum: sums over 2^28 rows (``MOST_ROWS``) stay below 2^60."""
-_LARGEST_FACTOR = 2**22
+_LARGEST_FACTOR = 2**26
 
 
 class WeightedCounts(Query, frozen=True):
@@ -82,9 +82,14 @@ class WeightedCounts(Query, frozen=True):
 
     def _bounds(self) -> list[int]:
         """Return, for each table, the largest absolute number that one record adds to a cell of the answer."""
+        return [factor * of for factor, of in zip(self.factors, self.largest, strict=True)]
+
+    @property
+    def largest(self) -> list[int]:
+        """The largest absolute number that one record adds to a cell of each table, in records times weights."""
         return [
-            factor * math.prod(max(int(weights.max()), -int(weights.min())) for weights in of if weights is not None)
-            for factor, of in zip(self.factors, self._of_tables(), strict=True)
+            math.prod(max(int(weights.max()), -int(weights.min())) for weights in of if weights is not None)
+            for of in self._of_tables()
         ]
 
     def _sizes(self, schema: Schema) -> list[int]:

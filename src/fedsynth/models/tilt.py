@@ -130,7 +130,9 @@ class Tilt:
 
         def part(name: str, at: int, kind: type[np.float64] | type[np.int64]) -> NDArray[Any] | None:
             found = arrays.get(f"{name}{at}")
-            return None if found is None else found.astype(kind)
+            if found is not None and found.dtype != kind:
+                raise InvalidParameter(f"the model's tilt has {name} of type {found.dtype}")
+            return found
 
         axes = tuple(
             Axis(column, part("cuts", at, np.float64), part("groups", at, np.int64))
