@@ -179,7 +179,7 @@ def test_the_noise_of_a_run_is_as_expected():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"question": ({**ASKED["question"][0], "within": 0.001},)}, "wants a half-width of 0.001, and 0.0"),
+        ({"question": ({**ASKED["question"][0], "within": 0.001},)}, "wants a half-width of 0.001, and at least 0.0"),
         ({"criterion": ({**ASKED["criterion"][0], "tolerance": 0.001},)}, "could hardly be met; raise it to 0.0"),
     ],
 )

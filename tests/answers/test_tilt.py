@@ -23,7 +23,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer, load, own_bins
-from fedsynth.models.tilt import Tilt, pool_size
+from fedsynth.models.tilt import SLACK, STIFFNESS, Tilt, pool_size
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.schema.bins import Axis
@@ -89,7 +89,7 @@ def test_rows_of_a_model_without_noise_answer_as_the_rows_do():
 
 
 def test_the_pull_of_each_sum_is_what_its_noise_allows():
-    """At the minimum, exponents are (released - expected) / std^2, over a pool that anybody can draw again."""
+    """At the minimum, a sum within its slack pulls at nothing, and any other is at the end of its slack."""
     made = Questioned(ASKED, OneShot()).fit(federate([FRAME], SCHEMA, BUDGET, trust="trusted", seed=0))
     assert made.tilt is not None
     rng = np.random.default_rng(0)
@@ -106,7 +106,10 @@ def test_the_pull_of_each_sum_is_what_its_noise_allows():
     ):
         expected = np.bincount(cell, share * weight, minlength=of.size)
         pulled = (table.values.ravel() - expected) / table.std
-        np.testing.assert_allclose(of.ravel() * table.std, pulled, atol=0.02)
+        exponent = of.ravel() * table.std
+        within = np.sign(exponent) * SLACK + STIFFNESS * exponent
+        np.testing.assert_allclose(np.where(np.abs(exponent) < 1e-9, 0.0, pulled - within), 0.0, atol=0.05)
+        assert (np.abs(pulled) <= SLACK + STIFFNESS * np.abs(exponent) + 0.05).all()
 
 
 def test_columns_that_no_question_names_stay_as_they_were(fitted):

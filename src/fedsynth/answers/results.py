@@ -193,7 +193,8 @@ class Answers:
         if declared.looked_at(schema).keys() != ranges.keys():
             raise _damaged("they have other ranges than questions")
         scope = Scope(schema, declared.cuts, ranges)
-        shapes = compiled(declared.all, scope)[0].shapes(schema) if saved.tables else []
+        some = any(asked.parts(scope) for asked in declared.all)
+        shapes = compiled(declared.all, scope)[0].shapes(schema) if some else []
         if [math.prod(shape) for shape in shapes] != [len(table.values) for table in saved.tables]:
             raise _damaged("they have other tables than questions")
         if any(math.prod(of.shape) != len(of.values) for of in saved.later.values()):
