@@ -61,7 +61,17 @@ def simulate(folder: Path, *more: object) -> Path:
     home.mkdir(parents=True)
     rows(900).to_csv(home / "rows.csv", index=False)
     SCHEMA.save(home / "agreed.toml")
-    words = ("simulate", "--data", home / "rows.csv", "--schema", home / "agreed.toml", "--epsilon", 2, "--delta", "1e-6")
+    words = (
+        "simulate",
+        "--data",
+        home / "rows.csv",
+        "--schema",
+        home / "agreed.toml",
+        "--epsilon",
+        2,
+        "--delta",
+        "1e-6",
+    )
     done = invoke([*words, "--sites", 3, "--method", "oneshot", "--out", folder / "run", *more])
     assert done.exit_code == 0, done.output
     return folder / "run"
@@ -294,7 +304,7 @@ def test_one_changed_byte_is_named(pack, tmp_path, name):
     result = invoke(["verify", copy])
     assert result.exit_code == 8
     assert f"PROBLEM: {name} was changed" in " ".join(result.output.split())
-    assert [problem for problem in verify(copy).problems if "was changed" in problem][0].startswith(name)
+    assert any(problem.startswith(f"{name} was changed") for problem in verify(copy).problems)
 
 
 def test_missing_and_added_files_are_named(pack, tmp_path):

@@ -30,11 +30,12 @@ class PackDetails(Settings, frozen=True, kw_only=True):
     """
 
     title: str
-    """Title of the synthetic table, in quotes."""
+    """Title of the synthetic table, in quotes. Required, the first time."""
     publisher: str
-    """Organisation that publishes the table and answers for it."""
+    """Organisation that publishes the table and answers for it. Required, the first time."""
     licence: str
-    """Licence of the pack: an identifier of SPDX, such as CC-BY-4.0, or the address of the licence's text."""
+    """Licence of the pack: an identifier of SPDX, such as CC-BY-4.0, or the address of the licence's text.
+    Required, the first time."""
     description: str = ""
     """What the real rows are about, in a sentence or two. Default: the title."""
     purpose: str = ""

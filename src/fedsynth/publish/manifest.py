@@ -130,4 +130,5 @@ class PackSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def load(cls, path: Path) -> PackSignature:
         """Read a signature, without verifying it; raises :class:`~fedsynth.errors.FedsynthError` for another file."""
-        return load_json(path, cls, "a signature of a pack", "ask the party for its signature again")
+        mend = "have the party sign it again with this version: fedsynth account --sign"
+        return load_json(path, cls, "a signature of a pack", mend)
