@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from msgspec import structs
 from tests.command import invoke
+from tests.publish.world import DETAILS, PLANTED, content, simulate
 
 from fedsynth.data.spreadsheet import is_formula
 from fedsynth.errors import FedsynthError, InvalidParameter
@@ -20,61 +21,6 @@ from fedsynth.publish.manifest import Manifest
 from fedsynth.publish.pack import obstacles, publish_run
 from fedsynth.publish.verify import verify
 from fedsynth.runs.folder import RunFolder
-from fedsynth.schema import Categorical, Datetime, Numeric, Schema
-
-PLANTED = ("Zaphod Beeblebrox", "ZQ-99417", "31415926", "zaphods-folder")
-DETAILS = {"title": 'Stays & "nights"', "publisher": "Health <Office>", "licence": "CC-BY-4.0"}
-SCHEMA = Schema(
-    (
-        Categorical("sex", ("f", "m")),
-        Categorical("=plan", ("=1+1", "basic", "-none-"), unknown="other"),
-        Numeric("age", 0, 110, integer=True, missing=True),
-        Numeric("bill", 0, 5000, decimals=2),
-        Datetime("came", "2024-01-01", "2025-01-01", unit="D"),
-        Categorical("ward", ("a", "b"), ordered=True),
-    )
-)
-
-
-def rows(number: int, seed: int = 0) -> pd.DataFrame:
-    """Return rows that hold, in columns and values beyond the schema, what must never be seen."""
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "sex": rng.choice(["f", "m"], number),
-            "=plan": rng.choice(["=1+1", "basic", "-none-"], number),
-            "age": rng.integers(0, 100, number).astype(float),
-            "bill": rng.uniform(0, 4000, number).round(2),
-            "came": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 366, number), "D"),
-            "ward": rng.choice(["a", "b"], number),
-            "name": PLANTED[0],
-        }
-    )
-    frame.loc[0, "=plan"] = PLANTED[1]
-    frame.loc[1, "bill"] = float(PLANTED[2])
-    return frame
-
-
-def simulate(folder: Path, *more: object) -> Path:
-    """Simulate a run over the planted rows; return its folder."""
-    home = folder / PLANTED[3]
-    home.mkdir(parents=True)
-    rows(900).to_csv(home / "rows.csv", index=False)
-    SCHEMA.save(home / "agreed.toml")
-    words = (
-        "simulate",
-        "--data",
-        home / "rows.csv",
-        "--schema",
-        home / "agreed.toml",
-        "--epsilon",
-        2,
-        "--delta",
-        "1e-6",
-    )
-    done = invoke([*words, "--sites", 3, "--method", "oneshot", "--out", folder / "run", *more])
-    assert done.exit_code == 0, done.output
-    return folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +31,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pack(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish_run(run, tmp_path_factory.mktemp("published") / "pack", DETAILS).pack
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_a_pack_has_its_parts_and_verifies(pack):
@@ -221,7 +163,7 @@ def stated(**facts: Any) -> Any:
     ],
 )
 def test_each_obstacle_is_found_in_the_file_that_has_it(run, tmp_path, file, change, says):
-    assert list(obstacles(RunFolder(run))) == []
+    assert obstacles(RunFolder(run)) == []
     (found,) = obstacles(changed(run, tmp_path / "run", file, change))
     assert says in found
 

@@ -15,6 +15,7 @@ pytest.importorskip("fedsynth.deploy")
 
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import RUN, SEED, lay_out, run_over_files
+from tests.publish.world import content
 
 from fedsynth.deploy.files.server import RepliesMissing
 from fedsynth.deploy.files.site import FileAnswerer
@@ -76,10 +77,6 @@ def pack(federation: Path, extracts: dict[str, Path], tmp_path_factory: pytest.T
 def copy(pack: Path, tmp_path: Path) -> Path:
     shutil.copytree(pack, tmp_path / "pack")
     return tmp_path / "pack"
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_a_stranger_verifies_it_with_the_consortiums_keys(pack):

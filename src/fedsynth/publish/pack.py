@@ -59,7 +59,7 @@ def publish_run(
     run = RunFolder(folder)
     run.require(run.run_file, run.schema_file, run.ledger_file, run.transcript, run.table_file, run.model_file)
     run.require(run.about_file)
-    if found := list(obstacles(run)):
+    if found := obstacles(run):
         raise FedsynthError(f"{folder} must not be published: {'; '.join(found)}")
     details = read_details(run, given)
     held = _kept(run.extracts, {file: AccountExtract.load(file) for file in extracts}, "site", AccountExtract)
@@ -71,9 +71,6 @@ def publish_run(
         )
     source = PackSource(run, details, sheet, tuple(held))
     files = gathered(source)
-    keep_details(run, details)
-    for extract in held:
-        _keep(run.extracts / f"{extract.site}.json", extract.to_json())
     signing = _kept(run.signatures, {file: PackSignature.load(file) for file in signatures}, "name", PackSignature)
     manifest, signed = _signed(run, files, sheet.run, signing)
     with folder_made_whole(to) as pack:
@@ -83,14 +80,24 @@ def publish_run(
         for signature in signed:
             (pack / signature.file).parent.mkdir(exist_ok=True)
             write_whole(pack / signature.file, signature.to_json())
+    keep_details(run, details)
+    for extract in held:
+        _keep(run.extracts / f"{extract.site}.json", extract.to_json())
     for signature in signed:
         _keep(run.signatures / f"{signature.name}.json", signature.to_json())
     return Publication(to, manifest, tuple(signature.name for signature in signed), sheet)
 
 
-def obstacles(run: RunFolder) -> Iterator[str]:
-    """Yield why a run must not be published, each as a clause with what to do; nothing for one that may be."""
+def obstacles(run: RunFolder) -> list[str]:
+    """Return why a run must not be published, each as a clause with what to do; nothing for one that may be."""
     stated = run.ledger.statement or {}
+    found = list(_obstacles(run, stated))
+    if not found and not stated.get("publishable"):
+        found.append(f"its statement says {stated.get('headline')}; run the job again without what that names")
+    return found
+
+
+def _obstacles(run: RunFolder, stated: Mapping[str, Any]) -> Iterator[str]:
     if not stated.get("private"):
         yield "it has no guarantee (NOT PRIVATE); run the job again with a finite epsilon and noise in every release"
     if run.job.seed is not None or stated.get("seeded"):

@@ -20,11 +20,26 @@ def registry_entry(source: PackSource) -> str:
 
 
 def _entry(source: PackSource) -> dict[str, Any]:
-    details, stated = source.details, source.statement
-    limit, trust = stated.limit, stated.terms.trust
+    details = source.details
     slug = re.sub(r"[^a-z0-9]+", "-", f"{details.title} {details.publisher} {details.date[:4]}".lower()).strip("-")
-    privacy: dict[str, Any] = {"epsilon": stated.epsilon} | ({} if limit.pure else {"delta": limit.delta})
-    sites = number_of(len(source.sites), "site")
+    basic = {
+        "name": details.title,
+        "data_curators": [details.publisher],
+        "description": details.about,
+        "intended_use": details.purpose or "Not stated.",
+        "data_product_type": "Synthetic data",
+        "data_product_region": details.region or "Not stated.",
+        "publication_date": details.date,
+    }
+    administrative = {"sources": details.url or "Not stated.", "registry_authors": [details.publisher]}
+    deployment = {"basic": basic, **_guarantee(source), **_made(source), "administrative": administrative}
+    return {"url_slug": slug, "status": "Draft", "tier": 3, "deployment": deployment}
+
+
+def _guarantee(source: PackSource) -> dict[str, Any]:
+    """Return the sections on the variant of differential privacy, its parameters, and who has to be trusted."""
+    stated, sites = source.statement, number_of(len(source.sites), "site")
+    limit, trust = stated.limit, stated.terms.trust
     demands = TRUSTS[trust].demands if trust in TRUSTS else f"See the documentation of the trust {trust}."
     who = (
         f"The rows of {sites} were held by one party, who ran this and saw them all."
@@ -32,62 +47,48 @@ def _entry(source: PackSource) -> dict[str, Any]:
         else f"{sites} that keep their rows, and a coordinator that asks questions about counts. {demands}"
     )
     return {
-        "url_slug": slug,
-        "status": "Draft",
-        "tier": 3,
-        "deployment": {
-            "basic": {
-                "name": details.title,
-                "data_curators": [details.publisher],
-                "description": details.about,
-                "intended_use": details.purpose or "Not stated.",
-                "data_product_type": "Synthetic data",
-                "data_product_region": details.region or "Not stated.",
-                "publication_date": details.date,
-            },
-            "dp_variant": {
-                "variant_name": "Pure DP" if limit.pure else "Approximate DP",
-                "data_domain": "Tables of any number of rows under the public schema, proof/schema.toml of the pack.",
-                "unprotected_quantities": (
-                    "The number of rows at each site." if stated.terms.public_sizes else "None."
-                ),
-            },
-            "privacy_loss": {
-                "privacy_unit": source.sheet.protected,
-                "privacy_unit_details": stated.sentence,
-                "privacy_parameters": privacy,
-                "privacy_parameters_details": " ".join(stated.conditions),
-            },
-            "deployment_model": {
-                "model_name": "Central" if stated.simulated else "Federated",
-                "model_name_details": f"Trust: {trust}. {'' if stated.simulated else demands}".strip(),
-                "actors": who,
-                "release_type": "One release",
-                "data_source_type": "Static",
-                "access_type": "Non-interactive",
-            },
-            "accounting": {
-                "post_processing": "A model was fitted to the noisy answers, and the rows were drawn from it.",
-                "composition": (
-                    "Sequential, by zero-concentrated differential privacy; of pure epsilons, their sum. "
-                    "proof/sheet.txt of the pack lists each release with its cost."
-                ),
-            },
-            "implementation": {
-                "preprocessing_and_hyperparameter_tuning": (
-                    "Bounds and lists of values are those of a schema that was agreed on as public. Settings follow "
-                    f"from public facts. Method: {source.card.method}."
-                ),
-                "mechanisms": (
-                    f"fedsynth {fedsynth.__version__}; exact integer samplers, no floating-point noise.\n"
-                    f"{releases_table(source.card.releases)}"
-                ),
-                "justification": "The pack holds what the run's privacy cost is recomputed from: `fedsynth verify`.",
-            },
-            "administrative": {
-                "sources": details.url or "Not stated.",
-                "registry_authors": [details.publisher],
-            },
+        "dp_variant": {
+            "variant_name": "Pure DP" if limit.pure else "Approximate DP",
+            "data_domain": "Tables of any number of rows under the public schema, proof/schema.toml of the pack.",
+            "unprotected_quantities": "The number of rows at each site." if stated.terms.public_sizes else "None.",
+        },
+        "privacy_loss": {
+            "privacy_unit": source.sheet.protected,
+            "privacy_unit_details": stated.sentence,
+            "privacy_parameters": {"epsilon": stated.epsilon} | ({} if limit.pure else {"delta": limit.delta}),
+            "privacy_parameters_details": " ".join(stated.conditions),
+        },
+        "deployment_model": {
+            "model_name": "Central" if stated.simulated else "Federated",
+            "model_name_details": f"Trust: {trust}.",
+            "actors": who,
+            "release_type": "One release",
+            "data_source_type": "Static",
+            "access_type": "Non-interactive",
+        },
+    }
+
+
+def _made(source: PackSource) -> dict[str, Any]:
+    """Return the sections on accounting and implementation."""
+    return {
+        "accounting": {
+            "post_processing": "A model was fitted to the noisy answers, and the rows were drawn from it.",
+            "composition": (
+                "Sequential, by zero-concentrated differential privacy; of pure epsilons, their sum. proof/sheet.txt "
+                "of the pack lists each release with its cost."
+            ),
+        },
+        "implementation": {
+            "preprocessing_and_hyperparameter_tuning": (
+                "Bounds and lists of values are those of a schema that was agreed on as public. Settings follow from "
+                f"public facts. Method: {source.card.method}."
+            ),
+            "mechanisms": (
+                f"fedsynth {fedsynth.__version__}; exact integer samplers, no floating-point noise.\n"
+                f"{releases_table(source.card.releases)}"
+            ),
+            "justification": "The pack holds what the run's privacy cost is recomputed from: `fedsynth verify`.",
         },
     }
 

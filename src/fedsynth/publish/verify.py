@@ -35,17 +35,17 @@ class Verification:
     def text(self) -> str:
         """What was found, to read; the verdict is the last line."""
         lines = [] if self.sheet is None else [self.sheet.text]
-        if self.manifest is None:
-            return "\n".join(lines)
         own = set() if self.sheet is None else set(self.sheet.problems)
-        problems = [problem for problem in self.problems if problem not in own]
+        problems = [f"PROBLEM: {problem}" for problem in self.problems if problem not in own]
+        if self.manifest is None:
+            return "\n".join([*lines, *problems])
         signed = ", ".join(f"{name} (key {key[:16]}...)" for name, key in self.signed.items()) or "nobody"
         files = number_of(len(self.manifest.files), "file")
         lines += [
             "",
             f"Pack of {files}, manifest {self.manifest.digest}; signed by {signed}.",
             *(f"note: {note}" for note in self.notes),
-            *(f"PROBLEM: {problem}" for problem in problems),
+            *problems,
             "",
             self.verdict,
         ]
@@ -66,16 +66,15 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         """Return what was found as JSON values: the proof sheet's, with what the manifest and signatures say."""
         sheet = {} if self.sheet is None else self.sheet.to_json()
+        found = {**sheet, "problems": list(self.problems), "verified": not self.problems}
         if self.manifest is None:
-            return sheet
+            return found
         return {
-            **sheet,
+            **found,
             "manifest": self.manifest.digest,
             "files": len(self.manifest.files),
             "signed": dict(self.signed),
-            "problems": list(self.problems),
             "notes": [*sheet.get("notes", ()), *self.notes],
-            "verified": not self.problems,
             "verdict": self.verdict,
         }
 
