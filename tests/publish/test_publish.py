@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from msgspec import structs
+from tests import telco
 from tests.command import invoke
 from tests.publish.world import DETAILS, PLANTED, content, simulate
 
@@ -289,3 +290,28 @@ def test_a_run_in_parquet_has_the_same_pack_but_for_its_draws(tmp_path):
     cells = pd.read_csv(made.pack / "data" / "synthetic.csv")
     assert len(typed) == len(cells)
     assert cells["'=plan"].str.startswith("'").any()
+
+
+@pytest.mark.parametrize("trust", ["local", "trusted"])
+def test_the_pack_of_each_trust_verifies(tmp_path, trust):
+    made = publish_run(simulate(tmp_path, "--trust", trust), tmp_path / "pack", DETAILS)
+    found = verify(made.pack)
+    assert not found.problems
+    assert found.sheet is not None
+    assert found.sheet.trust == trust
+    assert not [name for name, held in content(made.pack).items() for planted in PLANTED if planted.encode() in held]
+
+
+def test_columns_that_depend_on_others_are_published_and_described(tmp_path):
+    data, schema = telco.write(tmp_path, 800, 0)
+    words = ["simulate", "--data", data, "--schema", schema, "--sites", 2, "--epsilon", 2, "--delta", "1e-6"]
+    done = invoke([*words, "--method", "oneshot", "--out", tmp_path / "run"])
+    assert done.exit_code == 0, done.output
+    made = publish_run(tmp_path / "run", tmp_path / "pack", DETAILS)
+    assert not verify(made.pack).problems
+    book = json.loads((made.pack / "data" / "codebook.json").read_text())
+    assert [column["name"] for column in book["columns"]] == [column.name for column in telco.SCHEMA.columns]
+    kinds = {column["name"]: column for column in book["columns"]}
+    assert kinds["customer"] == {"name": "customer", "kind": "identifier", "form": "C-######", "missing": False}
+    assert any("stored" in column for column in book["columns"])
+    assert telco.broken(pd.read_parquet(made.pack / "data" / "synthetic.parquet")) == {}

@@ -14,7 +14,7 @@ from tests.publish.world import DETAILS, simulate
 from fedsynth.publish.pack import publish_run
 
 RSCRIPT = shutil.which("Rscript")
-pytestmark = pytest.mark.skipif(RSCRIPT is None, reason="R is not installed; make pack does it (Debian, as root)")
+pytestmark = pytest.mark.skipif(RSCRIPT is None, reason="R is not installed; make r does it (Debian, as root)")
 SCRIPT = """
 source("read.R")
 table <- read_pack()

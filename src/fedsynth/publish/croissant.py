@@ -81,7 +81,7 @@ def _file(source: PackSource, name: str) -> dict[str, Any]:
         "name": name,
         "contentUrl": f"data/{name}",
         "contentSize": f"{len(source.table[name])} B",
-        "encodingFormat": MEDIA_TYPES[name],
+        "encodingFormat": MEDIA_TYPES[name].replace("vnd.apache.", "x-"),  # as the specification has it
         "sha256": source.digest(name),
     }
 

@@ -120,8 +120,10 @@ def reader(source: PackSource) -> Files:
 def about(source: PackSource) -> Files:
     """Return what travels with the model, and in addition its tails, what was merged in it, and how it is cited."""
     parts = [source.run.about_file.read_text(encoding="utf-8").rstrip()]
-    pairs = [*zip(source.synthesizer.schema.stored, source.synthesizer.axes, strict=True)]
-    for title, lines in (("Tails", list(_tails(pairs, source.frame))), ("What was merged", list(_merged(pairs)))):
+    schema = source.synthesizer.schema
+    pairs = [*zip(schema.stored, source.synthesizer.axes, strict=True)]
+    own = [pair for at, pair in enumerate(pairs) if at not in schema.links]  # others are differences and ratios
+    for title, lines in (("Tails", list(_tails(own, source.frame))), ("What was merged", list(_merged(pairs)))):
         more = [f"- and {number_of(len(lines) - _NAMED, 'more column')}"] if len(lines) > _NAMED else []
         if lines:
             parts += [f"## {title}", "\n".join([*lines[:_NAMED], *more])]
@@ -137,7 +139,7 @@ def _tails(pairs: list[tuple[Column, ModelAxis]], frame: pd.DataFrame) -> Iterat
         low, high = written(column, column.bin_edges[[0, -1]])
         beyond = "counted at the nearer of them" if column.outside == "clip" else "left out with their rows"
         said = f"values beyond {low} and {high} were {beyond}"
-        grid = None if column.is_time or column.stored else axis.cells(column)
+        grid = None if column.is_time else axis.cells(column)
         if grid is not None and len(known := frame[column.name].dropna()):
             top = float(known.quantile(1 - _TOP))
             cells = int(np.count_nonzero((grid.upper > top) & (grid.lower <= float(known.max()))))
