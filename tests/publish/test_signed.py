@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from tests.command import invoke
 
 pytest.importorskip("fedsynth.deploy")
@@ -23,6 +24,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.simulate import _secret
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
+from fedsynth.proof.extract import AccountExtract, sign_extract
 from fedsynth.publish.manifest import Manifest, PackSignature
 from fedsynth.publish.pack import publish_run, sign_pack
 from fedsynth.publish.verify import verify
@@ -234,3 +236,15 @@ def test_an_extract_of_another_run_or_a_changed_one_is_refused(federation, extra
     (tmp_path / "north.json").write_text(said.output)
     with pytest.raises(FedsynthError, match="it is of run 'another'"):
         publish_run(federation / "runs" / RUN, tmp_path / "pack", {}, extracts=[tmp_path / "north.json"])
+
+
+@pytest.mark.parametrize("name", ["../../north", "west", "north"])
+def test_an_extract_of_a_stranger_is_refused_and_names_no_file(federation, extracts, tmp_path, name):
+    content = structs.replace(AccountExtract.load(extracts["north"]), site=name)
+    (tmp_path / "some.json").write_bytes(sign_extract(content, os.urandom(32)).to_json())
+    says = (
+        "signed with another key than the site's identity" if name == "north" else "no site of this run has that name"
+    )
+    with pytest.raises(FedsynthError, match=says):
+        publish_run(federation / "runs" / RUN, tmp_path / "pack", {}, extracts=[tmp_path / "some.json"])
+    assert [file.name for file in tmp_path.iterdir()] == ["some.json"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import folder_made_whole, write_whole
 from fedsynth.keys import Keys
 from fedsynth.proof.extract import AccountExtract
@@ -53,7 +53,8 @@ def publish_run(
     ``given`` is what a person says of it now (:class:`~fedsynth.publish.details.PackDetails`); what was said before,
     and ``extracts`` and ``signatures`` that were given before, are kept in the run's folder. With ``force``, an earlier
     pack is replaced. Raises :class:`FedsynthError` for a run that must not be published, and says why, for records that
-    contradict each other, and for a missing key; :class:`~fedsynth.errors.InvalidParameter` if a detail is missing.
+    contradict each other, and for a missing key; :class:`~fedsynth.errors.InvalidParameter` if a detail is missing, and
+    for what a stranger signed.
     """
     _refuse_existing(to, force)
     run = RunFolder(folder)
@@ -62,8 +63,15 @@ def publish_run(
     if found := obstacles(run):
         raise FedsynthError(f"{folder} must not be published: {'; '.join(found)}")
     details = read_details(run, given)
+    sites = {} if run.job.deployment is None else run.job.deployment.identities
     held = _kept(run.extracts, {file: AccountExtract.load(file) for file in extracts}, "site", AccountExtract)
-    sheet = prove_run(run, held)
+    signing = _kept(run.signatures, {file: PackSignature.load(file) for file in signatures}, "name", PackSignature)
+    named = {extract.site for extract in held} | {signature.name for signature in signing}
+    if strangers := sorted(named - {COORDINATOR, *sites}):
+        raise InvalidParameter(
+            f"{', '.join(map(ascii, strangers))}: no site of this run has that name; leave out what it signed"
+        )
+    sheet = prove_run(run, held, sites)
     if sheet.problems:
         raise FedsynthError(
             f"{folder} must not be published: its records contradict each other ({'; '.join(sheet.problems)}); "
@@ -71,7 +79,6 @@ def publish_run(
         )
     source = PackSource(run, details, sheet, tuple(held))
     files = gathered(source)
-    signing = _kept(run.signatures, {file: PackSignature.load(file) for file in signatures}, "name", PackSignature)
     manifest, signed = _signed(run, files, sheet.run, signing)
     with folder_made_whole(to) as pack:
         for path, content in {**files, MANIFEST: manifest.to_json()}.items():

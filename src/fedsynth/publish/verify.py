@@ -131,7 +131,8 @@ def verify_pack(
         held = [AccountExtract.load(file) for file in sorted((pack / PROOF / "extracts").glob("*.json"))]
         held = [*(one for one in held if one.site not in {other.site for other in extracts}), *extracts]
         sheet = prove_run(run, held, {name: key for name, key in known.items() if name != COORDINATOR})
-        problems += [*sheet.problems, *_strangers(run, signed), *_other_coordinators(held, manifest.coordinator)]
+        problems += [*sheet.problems, *_strangers(run, signed, held)]
+        problems += _other_coordinators(held, manifest.coordinator)
         if run.job.deployment is not None and not manifest.coordinator:
             problems.append("the run is one of real sites, and the manifest names no coordinator that signs it")
         heard = {*signed, *(extract.site for extract in held)}
@@ -166,13 +167,16 @@ def _faults(signature: PackSignature, file: Path, manifest: Manifest, known: Map
         yield f"{name} is by another key than the manifest says: {signature.identity}"
 
 
-def _strangers(run: RunFolder, signed: Mapping[str, str]) -> Iterator[str]:
-    """Yield which sites signed a pack with another key than the one by which their answers were known."""
+def _strangers(run: RunFolder, signed: Mapping[str, str], extracts: Sequence[AccountExtract]) -> Iterator[str]:
+    """Yield which sites signed a pack or an extract with another key than that by which their answers were known."""
     deployment = run.job.deployment
     peers = {} if deployment is None else deployment.peers
     for name, key in signed.items():
         if name != COORDINATOR and peers.get(name) != key:
             yield f"the signature of {name} is not by the key of a site of this run"
+    for extract in extracts:
+        if deployment is not None and peers.get(extract.site) != extract.identity:
+            yield f"extract of {extract.site}: it is not by the key of a site of this run"
 
 
 def _other_coordinators(extracts: Sequence[AccountExtract], coordinator: str) -> Iterator[str]:
