@@ -58,8 +58,8 @@ def test_r_reads_the_table_with_its_types(pack):
         assert columns[name].tolist() == expected[name].astype(str).tolist(), name
     for name in ("age", "bill"):
         assert pd.to_numeric(columns[name]).equals(expected[name].astype(float)), name
-    alive = expected["alive"].map({True: "TRUE", False: "FALSE"}).astype(object)
-    assert columns["alive"].where(columns["alive"].notna(), None).tolist() == alive.where(alive.notna(), None).tolist()
+    alive = expected["alive"].astype(object).map({True: "TRUE", False: "FALSE"}).fillna("")
+    assert columns["alive"].fillna("").tolist() == alive.tolist()
     for name in ("came", "seen"):
         read, told = (pd.to_datetime(one[name], utc=True) for one in (columns, expected))
         assert read.equals(told.astype(read.dtype)), name

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedsynth.errors import number_of
 from fedsynth.publish.source import MEDIA_TYPES, PackSource
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Categorical, Column, Numeric
 from fedsynth.schema.forms import Identifier
 
 _CROISSANT = "http://mlcommons.org/croissant/"
@@ -101,10 +101,8 @@ def _field(column: Column | Identifier, at: int) -> dict[str, Any]:
 def _type(column: Column | Identifier) -> str:
     if isinstance(column, Identifier):
         return "sc:Integer" if column.form == "sequence" else "sc:Text"
-    if column.is_time:
-        return "sc:DateTime"
-    if column.kind == "boolean":
-        return "sc:Boolean"
-    if column.kind == "numeric":
+    if isinstance(column, Categorical):
+        return "sc:Text" if isinstance(column.labels[0], str) else "sc:Integer"
+    if isinstance(column, Numeric):
         return "sc:Integer" if column.per_unit == 1 else "sc:Float"
-    return "sc:Text" if isinstance(column.labels[0], str) else "sc:Integer"
+    return "sc:DateTime" if column.is_time else "sc:Boolean"

@@ -31,7 +31,7 @@ from fedsynth.publish.registry import registry_entry
 from fedsynth.publish.sheets import data_sheet, read_me, statement_page
 from fedsynth.publish.source import PackSource
 from fedsynth.runs.limitations import written
-from fedsynth.schema.columns import Column
+from fedsynth.schema.columns import Categorical, Column
 from fedsynth.schema.forms import Identifier
 from fedsynth.schema.schema import entries_of
 
@@ -153,7 +153,7 @@ def _tails(pairs: list[tuple[Column, ModelAxis]], frame: pd.DataFrame) -> Iterat
 def _merged(pairs: list[tuple[Column, ModelAxis]]) -> Iterator[str]:
     for column, axis in pairs:
         said = []
-        if getattr(column, "unknown", "drop") != "drop":
+        if isinstance(column, Categorical) and column.unknown != "drop":
             said.append(f"values that the codebook does not list were counted as {column.unknown}")
         if isinstance(axis, AdaptiveBins) and len(axis.groups) > (groups := int(axis.groups.max()) + 1):
             cells = "intervals" if column.is_number else "values"
