@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from fedsynth.publish.manifest import Manifest
 from fedsynth.publish.pack import obstacles, publish_run
 from fedsynth.publish.verify import verify
 from fedsynth.runs.folder import RunFolder
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +115,15 @@ def test_the_statement_for_lawyers_is_two_pages_without_formulas(pack):
     assert "is right in more than" in page
     assert not [sign for sign in ("<script", "http-equiv", "∑", "≤", "√", "e^", "src=") if sign in page]
     assert len(page.partition("<body>")[2].split()) < 1100
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; make browser does it")
+def test_the_statement_prints_on_two_pages(pack, tmp_path):
+    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    words += [f"--print-to-pdf={tmp_path / 'page.pdf'}", str(pack / "statement.html")]
+    subprocess.run([str(word) for word in words], check=True, capture_output=True, timeout=120)
+    (pages,) = {int(count) for count in re.findall(rb"/Count (\d+)", (tmp_path / "page.pdf").read_bytes())}
+    assert 1 <= pages <= 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------

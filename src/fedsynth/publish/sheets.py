@@ -42,7 +42,7 @@ _WORDS = (
 def statement_page(source: PackSource) -> str:
     """Return the statement for lawyers: at most two printed pages without formulas, one file without scripts."""
     details, stated, card = source.details, source.statement, source.card
-    rows, columns = number_of(source.rows, "row"), number_of(len(source.columns), "column")
+    rows, columns = f"{source.rows:,} rows", number_of(len(source.columns), "column")
     words = "".join(
         f"<tr><th scope='row'>{word}</th><td>{tries}</td><td>{bound}</td></tr>" for word, tries, bound in _WORDS
     )
@@ -54,8 +54,8 @@ def statement_page(source: PackSource) -> str:
         f"Run {escape(source.sheet.run)}.</p>",
         _section(
             "What is published",
-            f"A table of {rows} and {columns} that a program invented. No row is the record of a person. The program "
-            f"drew the rows from a model of inexact counts over about {card.records:,.0f} real records.",
+            f"A table of {rows} and {columns}. Each row is made up; none is copied from the record of a person. A "
+            f"program drew them from a model of inexact counts over about {card.records:,.0f} real records.",
         ),
         _section("Whose records, and who saw them", _who(source)),
         "<h2>What is guaranteed</h2>",
@@ -72,7 +72,7 @@ def statement_page(source: PackSource) -> str:
         f"<th scope='col'>what bounds it here</th></tr></thead><tbody>{words}</tbody></table>",
         _section(
             "How this can be checked",
-            "The folder of this page has every question that was asked, and the noise in every answer that was given. "
+            "The folder of this page has every question that was asked, and how much noise each answer had. "
             "Whoever has fedsynth recomputes the guarantee from them without a network, by the command fedsynth "
             f"verify. When this page was made, that found: {source.sheet.verdict} "
             + (f"Signed accounts of {confirmed} confirm that nothing else was asked there." if confirmed else ""),
@@ -113,7 +113,7 @@ def _who(source: PackSource) -> str:
 def data_sheet(source: PackSource) -> str:
     """Return the data sheet, by the questions of Gebru et al., "Datasheets for Datasets" (arXiv 1803.09010)."""
     details, stated, card = source.details, source.statement, source.card
-    rows, columns = number_of(source.rows, "row"), number_of(len(source.columns), "column")
+    rows, columns = f"{source.rows:,} rows", number_of(len(source.columns), "column")
     missing = sum(bool(getattr(column, "missing", False)) for column in source.columns)
     contact = details.contact or "Not stated."
     answers = {
