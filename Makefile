@@ -11,7 +11,7 @@ DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
 BENCH := $(VENV)/.bench
 
-.PHONY: help setup size demo quick fences docs html test matrix test-slow test-deployment chaos postgres spark browser check bench published published-quick format clean
+.PHONY: help setup size demo quick fences docs html test matrix test-slow test-deployment chaos postgres spark r browser check bench published published-quick format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
@@ -27,6 +27,7 @@ help:
 	@echo "make chaos      deployed runs under faults: each at every process, and many at random (an hour)"
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
 	@echo "make spark      counts by Spark on this machine, in an environment of its own (a JRE: Debian, as root)"
+	@echo "make r          R for the test of the script that reads a pack (Debian, as root)"
 	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
@@ -139,6 +140,9 @@ $(VENV)/spark/.installed: pyproject.toml constraints.txt
 
 spark: $(VENV)/spark/.installed
 	$(TESTING) $(VENV)/spark/bin/pytest -m spark tests/data/test_spark.py
+
+r:
+	command -v Rscript || (apt-get update -qq && apt-get install -y -qq --no-install-recommends r-base-core r-cran-jsonlite)
 
 browser:
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)

@@ -31,8 +31,10 @@ from fedsynth.evaluation.settings import EvaluationSettings
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.wire import AuditPosition
+from fedsynth.keys import Keys
 from fedsynth.models.synthesizer import load
 from fedsynth.proof.extract import AccountExtract, extract
+from fedsynth.publish.manifest import COORDINATOR, Manifest, PackSignature
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
@@ -72,6 +74,11 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "north.json").write_bytes(
         extract(open_account(site), site_secret(site), "north", "run", site.coordinator).to_json()
     )
+    keys = Keys(bytes(range(32)))
+    manifest = Manifest.of({"about.md": b"text"}, "run", keys.identity.hex())
+    (root / "pack").mkdir()
+    (root / "pack" / "manifest.json").write_bytes(manifest.to_json())
+    (root / "pack" / "coordinator.json").write_bytes(PackSignature.of(COORDINATOR, manifest, keys).to_json())
     agreed(method="oneshot", schema=SCHEMA.digest, sites=2, slots=slots).save(root / "plan.toml")
     return root
 
@@ -171,10 +178,20 @@ KEPT = {
     ),
     "model": Kept("run/model.fedsynth", newer_model, lambda root: load(root / "run" / "model.fedsynth")),
     "scores.json": Kept(
-        "run/scores.json", swapped(b'"format": 1', b'"format": 7'), lambda root: read_scores(RunFolder(root / "run"))
+        "run/private/scores.json",
+        swapped(b'"format": 1', b'"format": 7'),
+        lambda root: read_scores(RunFolder(root / "run")),
     ),
     "extract": Kept(
         "north.json", swapped(b'"chain"', b'"chained"'), lambda root: AccountExtract.load(root / "north.json")
+    ),
+    "manifest of a pack": Kept(
+        "pack/manifest.json", swapped(b'"format": 1', b'"format": 2'), lambda root: Manifest.load(root / "pack")
+    ),
+    "signature of a pack": Kept(
+        "pack/coordinator.json",
+        swapped(b'"manifest"', b'"manifests"'),
+        lambda root: PackSignature.load(root / "pack" / "coordinator.json"),
     ),
     "job.toml": Kept(
         "job.toml", swapped(b"fedsynth_job = 1", b"fedsynth_job = 2"), lambda root: Job.load(root / "job.toml")

@@ -70,7 +70,7 @@ def test_a_wheel_holds_the_package_and_nothing_else(built):
         files = {name for name in _files(wheel) if not name.startswith(f"fedsynth-{version}.dist-info/")}
         assert files == SOURCES
     templates = {f"deploy/flower/templates/{name}" for name in ("site.toml", "app.toml", "nginx.conf")}
-    for needed in {"py.typed", "evaluation/report.html.jinja", "evaluation/report.css"} | templates:
+    for needed in {"py.typed", "evaluation/report.html.jinja", "evaluation/report.css", "publish/reader.R"} | templates:
         assert f"fedsynth/{needed}" in SOURCES
 
 
@@ -124,14 +124,15 @@ def test_the_wheel_of_the_sdist_runs_the_demo(built, installed, tmp_path):
     assert "oneshot" in _run(installed / "fedsynth", "methods", cwd=tmp_path)
     said = _run(installed / "fedsynth", "demo", "--out", "run", cwd=tmp_path)
     assert "how good it is" in said
-    assert {"synthetic.csv", "report.html", "model.fedsynth", "ledger.json"} <= {
+    assert {"synthetic.csv", "private", "model.fedsynth", "ledger.json"} <= {
         path.name for path in (tmp_path / "run").iterdir()
     }
+    assert (tmp_path / "run" / "private" / "report.html").is_file()
 
 
 def test_the_readme_works_in_an_empty_folder(installed, tmp_path):
     _follow(installed, "\n".join(readme_commands()), tmp_path)
-    assert (tmp_path / "run" / "report.html").exists()
+    assert (tmp_path / "run" / "private" / "report.html").exists()
     (code,) = (block.text for block in blocks("README.md") if block.kind == "python")
     _run(installed / "python", "-c", code, cwd=tmp_path)
     assert {"synthetic.csv", "report.html"} <= {path.name for path in tmp_path.iterdir()}
@@ -166,7 +167,8 @@ PLAIN = [
     ("report", "run", 6),
     ("answers", "run readmitted=yes", 0),
     ("sample", "run/model.fedsynth --rows 10 --out more.csv", 0),
-    ("prove", "run", 0),
+    ("publish", "run --to pack --title Stays --publisher Office --licence CC-BY-4.0", 8),  # its schema is a draft
+    ("verify", "run", 0),
     ("methods", "", 0),
     ("advise", f"--schema schema.toml --rows 1000 --sites 2 {BUDGET}", 0),
     ("plan", f"--rows 1000 {RUN}", 0),

@@ -11,6 +11,8 @@ import codecs
 import json
 import os
 import secrets
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -77,6 +79,30 @@ def private_folder(path: Path) -> Path:
         private_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+@contextmanager
+def folder_made_whole(out: Path, mode: int = 0o755) -> Iterator[Path]:
+    """A context manager that yields an empty folder beside ``out``, to be filled.
+
+    It becomes ``out``, with the permissions ``mode``, when the block ends, and is deleted if the block raises an error.
+    An existing ``out`` is replaced only once the new one is complete: whether it may be is for the caller to decide.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield partial
+        os.chmod(partial, mode)
+        if out.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+            os.replace(out, old / "old")
+            os.replace(partial, out)
+            shutil.rmtree(old)
+        else:
+            os.replace(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def read_text(path: Path) -> str:

@@ -85,7 +85,7 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
         "about.md",
         "ledger.json",
         "model.fedsynth",
-        "rows.key",
+        "private",
         "run.toml",
         "schema.toml",
         "synthetic.csv",
@@ -97,7 +97,7 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     assert ledger["statement"]["headline"] == f"(1, 1e-06)-differentially private against {against}"
     assert "guarantee" not in tomllib.loads((out / "run.toml").read_text())["made"]  # ledger.json has the statement
     assert set(ledger["per_site"]) == {f"site-{k:03d}" for k in range(4)}
-    assert (out / "rows.key").stat().st_mode & 0o777 == 0o600
+    assert (out / "private" / "rows.key").stat().st_mode & 0o777 == 0o600
     synthetic = pd.read_csv(out / "synthetic.csv", dtype={"zip": str})
     assert list(synthetic) == list(pd.read_csv(people))
     assert set(synthetic["zip"]) <= {"00100", "00200", "99999"}
@@ -147,7 +147,8 @@ def test_a_method_runs_and_its_run_file_repeats_it_bit_for_bit(people, schema, t
     assert said["statement"]["seeded"]
     assert not said["statement"]["publishable"]
     answer("simulate", "--config", first / "run.toml", "--out", again)
-    for name in ("synthetic.csv", "model.fedsynth", "ledger.json", "schema.toml", "transcript", "run.toml", "rows.key"):
+    files = ("synthetic.csv", "model.fedsynth", "ledger.json", "schema.toml", "transcript", "run.toml")
+    for name in (*files, "private/rows.key"):
         assert (first / name).read_bytes() == (again / name).read_bytes(), name
 
 
@@ -272,7 +273,7 @@ def test_persons_are_evaluated_as_persons(tmp_path):
     auc = scores["membership AUC, DOMIAS"]
     assert auc["note"].startswith(f"{half} persons with {3 * half} training rows against {half} with {3 * half} hold")
     assert "no attack on the presence of one person with up to 3 rows exceeds 0.731" in auc["says"]
-    page = (run / "report.html").read_text()
+    page = (run / "private" / "report.html").read_text()
     assert f"{len(persons[0])} persons" in page
     assert "no attack on the presence of one person with up to 3 rows has an AUC above 0.731" in page
 
@@ -303,12 +304,12 @@ def identified(frame: pd.DataFrame, persons: np.ndarray) -> np.ndarray:
 def test_a_run_is_proved_from_its_folder(people, schema, tmp_path, trust):
     run = tmp_path / "run"
     answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 3, "--trust", trust, "--out", run)
-    done = fedsynth("prove", run)
+    done = fedsynth("verify", run)
     assert done.returncode == 0, done.stdout + done.stderr
     ledger = json.loads((run / "ledger.json").read_text())
     ledger["entries"][0]["cost"]["rho"] /= 2
     (run / "ledger.json").write_text(json.dumps(ledger))
-    assert fedsynth("prove", run).returncode == 8
+    assert fedsynth("verify", run).returncode == 8
 
 
 def test_parquet_out_and_synthfs(tmp_path):
@@ -443,10 +444,10 @@ def test_evaluate_writes_scores_and_a_page(people, schema, tmp_path):
     assert "add --full" in first.stdout
     stated = ("--epsilon", 1, "--delta", "1e-6", "--full", "--force")
     said = answer("evaluate", *three, "--target", "region", "--out", out, *stated)
-    assert sorted(path.name for path in out.iterdir()) == ["report.html", "scores.csv", "scores.json"]
+    assert sorted(path.name for path in (out / "private").iterdir()) == ["report.html", "scores.csv", "scores.json"]
     assert said["rows"] == {"real": 250, "synthetic": 200, "holdout": 150}
     assert said["about"]["data"] == "train.csv"
-    table = pd.read_csv(out / "scores.csv").set_index("name")
+    table = pd.read_csv(out / "private" / "scores.csv").set_index("name")
     assert 0 < float(table["p_value"]["membership AUC, DOMIAS"]) <= 1
     assert float(table["bound"]["membership AUC, DOMIAS"]) == pytest.approx(math.e / (1 + math.e), abs=1e-5)
     assert list(table.index) == [score["name"] for score in said["scores"]]
@@ -455,7 +456,7 @@ def test_evaluate_writes_scores_and_a_page(people, schema, tmp_path):
     details = next(s for s in said["scores"] if s["name"] == "column similarity")["details"]
     assert column["synthetic"] == pytest.approx(np.mean([one for one, _ in details.values()]))
     assert column["synthetic_low"] < column["synthetic"] < column["synthetic_high"]
-    page = (out / "report.html").read_text()
+    page = (out / "private" / "report.html").read_text()
     assert "<script" not in page
     assert "column similarity" in page
 
@@ -499,33 +500,33 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert said["rows"]["real"] + said["rows"]["holdout"] == 600
     assert 100 < said["rows"]["holdout"] < 200  # each row by itself, with probability .25: 4.7 standard deviations
     assert any("likelihood" in score["name"] for score in said["scores"])
-    assert (run / "report.html").exists()
-    stamp = (run / "scores.json").stat().st_mtime_ns
+    assert (run / "private" / "report.html").exists()
+    stamp = (run / "private" / "scores.json").stat().st_mtime_ns
     assert answer("report", run)["target"] == "region"  # drawn again from the scores that are there
-    assert (run / "scores.json").stat().st_mtime_ns == stamp
-    assert "Report on the synthetic version of data.csv" in (run / "report.html").read_text()
+    assert (run / "private" / "scores.json").stat().st_mtime_ns == stamp
+    assert "Report on the synthetic version of data.csv" in (run / "private" / "report.html").read_text()
     day = datetime.date.fromisoformat(said["about"]["date"])
     assert first_day <= day <= datetime.date.today()  # at midnight, two days
     assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": day.isoformat()}
     again = answer("report", run, "--title", "Members", "--owner", "The <Office>")
     assert again["about"] == {**said["about"], "title": "Members", "owner": "The <Office>"}
     assert answer("report", run)["about"] == again["about"]  # kept, and not measured again
-    assert "The &lt;Office&gt;" in (run / "report.html").read_text()
+    assert "The &lt;Office&gt;" in (run / "private" / "report.html").read_text()
     full = answer("report", run, "--full")  # of a first report, the rest is measured, for the same target
     assert "propensity" in {score["metric"] for score in full["scores"]} - {score["metric"] for score in said["scores"]}
     assert full["target"] == "region"
-    stamp = (run / "scores.json").stat().st_mtime_ns
+    stamp = (run / "private" / "scores.json").stat().st_mtime_ns
     assert answer("report", run, "--full") == answer("report", run) == full
-    assert (run / "scores.json").stat().st_mtime_ns == stamp
+    assert (run / "private" / "scores.json").stat().st_mtime_ns == stamp
     kept = answer("report", run, "--fresh", "--title", "Insured")["about"]
     assert day <= datetime.date.fromisoformat(kept["date"]) <= datetime.date.today()
     # The owner given before stays where scores are computed.
     assert kept == {**again["about"], "title": "Insured", "date": kept["date"]}
 
     data.write_text(data.read_text().replace("north", "south", 1))
-    (run / "rows.key").rename(run / "rows.away")
+    (run / "private" / "rows.key").rename(run / "rows.away")
     assert "rows.key is missing" in fedsynth("report", run, "--fresh").stderr
-    (run / "rows.away").rename(run / "rows.key")
+    (run / "rows.away").rename(run / "private" / "rows.key")
     changed = fedsynth("report", run, "--fresh")
     assert changed.returncode == 8
     assert "no longer holds the rows" in changed.stderr
@@ -651,7 +652,7 @@ def test_the_demo_needs_no_file(tmp_path):
     assert 0.65 < auc["synthetic"]["value"] <= auc["reference"]["value"] + 0.02
     assert tomllib.loads((tmp_path / "demo" / "run.toml").read_text())["data"] == "demo:rand-hie"
     assert len(pd.read_csv(tmp_path / "demo" / "synthetic.csv")) == said["rows"]
-    assert said["report"] == str(tmp_path / "demo" / "report.html")
+    assert said["report"] == str(tmp_path / "demo" / "private" / "report.html")
     assert "(ε = " in Path(said["report"]).read_text() or "epsilon" in Path(said["report"]).read_text()
 
 

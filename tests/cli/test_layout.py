@@ -66,7 +66,7 @@ COMMANDS = {
         *("plan", "--schema", "agreed.toml", "--rows", 900, "--sites", 3, *BUDGET, "--repeats", 1),
         *("--method", "oneshot,randommarginals", "--trust", "trusted"),
     ),
-    "prove": ("prove", "run"),
+    "verify": ("verify", "run"),
     "a mistake": ("simulate", "--data", "rows.csv", "--config", "run/run.toml", "--epsilon", "2"),
 }
 

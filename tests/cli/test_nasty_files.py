@@ -159,7 +159,7 @@ def test_an_odd_file_just_works(tmp_path, capsys, name):
     if name in SCORED:
         real, synthetic, schema = file, out / "synthetic.csv", out / "schema.toml"
         assert run("evaluate", real, synthetic, *kind, "--schema", schema, "--out", tmp_path / "scores") == 0
-        assert (tmp_path / "scores" / "report.html").stat().st_size > 10_000
+        assert (tmp_path / "scores" / "private" / "report.html").stat().st_size > 10_000
     assert capsys.readouterr().err == ""
 
 
@@ -316,7 +316,7 @@ READERS: dict[str, tuple[str, list[str]]] = {
     "a plan": ("plan.toml", ["plan", "--show", "FILE"]),
     "a benchmark": ("b.toml", ["bench", "FILE", "--out", "OUT"]),
     "a model": ("model.fedsynth", ["sample", "FILE", "--rows", "3", "--out", "OUT.csv"]),
-    "scores": ("scores.json", ["report", "FOLDER"]),
+    "scores": ("private/scores.json", ["report", "FOLDER"]),
     "a run": ("run.toml", ["report", "FOLDER"]),
     "a site": ("site.toml", ["site", "check", "FOLDER"]),
     "audit rows": ("a.jsonl", ["account", "FILE", "--noted", "00"]),
@@ -328,7 +328,7 @@ READERS: dict[str, tuple[str, list[str]]] = {
 def test_a_file_that_is_not_what_it_should_be_is_named(tmp_path, capsys, monkeypatch, reader, garbage):
     monkeypatch.chdir(tmp_path)
     name, command = READERS[reader]
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).parent.mkdir(parents=True)
     (tmp_path / "folder" / name).write_bytes(GARBAGE[garbage])
     (tmp_path / "good.csv").write_bytes(GOOD)
     places = {"GOOD": "good.csv", "FILE": f"folder/{name}", "FOLDER": "folder", "OUT": "out", "OUT.csv": "out.csv"}

@@ -48,9 +48,9 @@ def test_impossible_rows_do_not_reach_the_published_table(files, tmp_path):
     assert telco.broken(published) == {}
 
     assert "rows that break a rule" in run("report", out)
-    assert "rows that break a rule" in (out / "report.html").read_text()
+    assert "rows that break a rule" in (out / "private" / "report.html").read_text()
     run("evaluate", data, out / "synthetic.csv", "--schema", schema, "--out", tmp_path / "scores")
-    scores = json.loads((tmp_path / "scores" / "scores.json").read_text())["scores"]
+    scores = json.loads((tmp_path / "scores" / "private" / "scores.json").read_text())["scores"]
     (score,) = (one for one in scores if one["metric"] == "validity")
     assert score["reference"]["value"] == pytest.approx(13 / 1500, abs=2e-3)
     assert score["details"]["never internet = no with tv = no, yes"] == [0.0, pytest.approx(3 / 1500, abs=1e-3)]

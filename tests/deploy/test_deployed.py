@@ -19,8 +19,9 @@ from fedsynth.federation.trusted import TrustedServer
 from fedsynth.keys import Keys
 from fedsynth.methods import find_method
 from fedsynth.privacy.book import Book
-from fedsynth.proof.commands import prove_run
+from fedsynth.proof.prove import prove_run
 from fedsynth.runs.dry_run import forecast
+from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.run import run_deployed
 from fedsynth.runs.state import COORDINATOR
@@ -70,7 +71,7 @@ def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is
     assert not outcome.statement.simulated
     assert "the limit that each site has set for itself" in outcome.statement.text
     assert outcome.statement.headline.startswith("(0.93")
-    assert not prove_run(outcome.folder).problems
+    assert not prove_run(RunFolder(outcome.folder)).problems
 
 
 def test_a_run_under_a_plan_needs_its_file_and_is_run_as_it_was_planned(tmp_path, monkeypatch):

@@ -61,9 +61,10 @@ from fedsynth.methods import find_method
 from fedsynth.privacy.charge import BegunRun
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
-from fedsynth.proof.commands import prove_run
 from fedsynth.proof.extract import extract
+from fedsynth.proof.prove import prove_run
 from fedsynth.runs.ending import PATIENCE, unacknowledged
+from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
 
@@ -237,11 +238,9 @@ def test_a_deployed_run_is_proved_against_the_sites_own_accounts(tmp_path, trust
     out = run(job, root, grid)
     extracts = []
     for name, account in accounts(root).items():
-        found = extract(account, _secret(SEED, name), name, RUN, COORDINATOR.public)
-        extracts.append(tmp_path / f"{name}.json")
-        extracts[-1].write_bytes(found.to_json())
+        extracts.append(extract(account, _secret(SEED, name), name, RUN, COORDINATOR.public))
     known = {name: bytes.fromhex(key) for name, key in of(job).peers.items()}
-    assert prove_run(out, extracts, known).problems == ()
+    assert prove_run(RunFolder(out), extracts, known).problems == ()
 
 
 def test_public_sizes_are_asked_for_and_change_no_bit(tmp_path):

@@ -31,7 +31,10 @@ from fedsynth.encoding import encode
 from fedsynth.federation.transport import InProcess, Message, recorded_requests, records
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
+from fedsynth.publish.pack import publish_run
+from fedsynth.publish.verify import verify
 from fedsynth.rows import Table
+from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.session import MASKED
 
@@ -101,6 +104,13 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, world, adult
     assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")
     assert lost(root) == []
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
+    # It ends with a pack, for which no site sends anything but its replies.
+    told = {"title": "Adult, synthetic", "publisher": "Four offices", "licence": "CC0-1.0"}
+    pack = publish_run(root / "runs" / RUN, tmp_path / "pack", told).pack
+    found = verify(pack, identities={"coordinator": load_coordinator(root).identity})
+    assert (found.problems, list(found.signed)) == ((), ["coordinator"])
+    assert found.sheet is not None
+    assert found.sheet.basis == "as told by the server"
 
 
 def complains(world: FlowerWorld, name: str, says: str) -> bool:

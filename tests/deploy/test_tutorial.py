@@ -57,5 +57,8 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
     assert "the run is complete" in text
     assert text.count("spent epsilon = 1 of 1") == 3
     assert "All releases and their costs are as the ledger says" in text
+    flat = " ".join(text.split())
+    assert "signed by coordinator" in flat
+    assert "The pack is whole, and its privacy cost is as it says." in flat
     (folder,) = (tmp_path / "federation" / "runs").iterdir()
     assert 16_000 < len(pd.read_csv(folder / "synthetic.csv")) < 20_000

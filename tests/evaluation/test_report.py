@@ -145,7 +145,7 @@ def test_a_page_is_made_of_numbers_alone(tmp_path):
             assert targets <= {one["id"] for _, one, _ in looked.tags if "id" in one}
             folder = RunFolder(tmp_path / f"{released}{len(plotted.columns)}")
             write_scores(folder, found)
-            assert "error of a mean" in (folder.path / "scores.csv").read_text()
+            assert "error of a mean" in folder.scores_table.read_text()
             assert read_scores(folder).to_json() == found.to_json()
             found.to_html(tmp_path / "page.html")
             assert (tmp_path / "page.html").read_text() == write_report(folder, read_scores(folder)).read_text()

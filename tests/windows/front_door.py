@@ -60,11 +60,11 @@ def by_commands() -> None:
     command("--log-file", "log", *run)
     command(*run, "--force")
     command("report", Path("runs") / "first")
-    command("prove", Path("runs") / "first")
+    command("verify", Path("runs") / "first")
     command("sample", Path("runs") / "first" / "model.fedsynth", "--rows", 50, "--out", "synthetic.parquet")
     command("evaluate", "rows.csv", "synthetic.parquet", "--schema", "agreed.toml", "--out", "evaluation")
     assert "simulate" in Path("log").read_text(encoding="utf-8")
-    assert AGE in (Path("runs") / "first" / "report.html").read_text(encoding="utf-8")
+    assert AGE in (Path("runs") / "first" / "private" / "report.html").read_text(encoding="utf-8")
     assert json.loads((Path("runs") / "first" / "ledger.json").read_text(encoding="utf-8"))
     assert list(pd.read_csv(Path("runs") / "first" / "synthetic.csv")) == [AGE, SEX, "rich"]
 

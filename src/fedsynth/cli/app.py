@@ -96,6 +96,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
             "evaluation.augmentation.commands:augment",
             "Find out whether synthetic rows make a site's own classifier better.",
         ),
+        "publish": ("publish.commands:publish", "Make a pack of a run that a stranger can verify."),
     },
     "Decide on a method and a budget": {
         "methods": ("cli.commands:methods", "List the methods that make the table, and their options."),
@@ -136,7 +137,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     },
     "Check": {
         "account": ("deploy.commands.check:account", "Show and verify what a site or a compute server has charged."),
-        "prove": ("proof.commands:prove", "Recompute a run's privacy cost and check its records."),
+        "verify": (
+            "publish.commands:verify",
+            "Verify a pack or a run, offline: files, signatures, privacy cost.",
+        ),
     },
     "Research": {
         "bench": ("bench.commands:bench", "Run a grid of experiments and write tables and plots."),

@@ -63,12 +63,12 @@ def evaluate(
     r"""Score a synthetic table against the real rows.
 
     Measures fidelity and utility, with --full also privacy, each score beside what real rows reach in place of the
-    synthetic ones, and writes scores.json, scores.csv and report.html to --out. The scores are computed from real rows
-    without noise:
-    protect them like the rows. --epsilon and --delta state the guarantee of the table, if it has one; the success of
-    the privacy attacks is compared with what the guarantee allows. Where a person may have several rows, name the
-    column of persons (--person) and the number of rows that the guarantee protects (--rows-per-person). For a folder
-    that `fedsynth simulate` wrote, `fedsynth report` does the same without any further option.
+    synthetic ones, and writes scores.json, scores.csv and report.html to the folder private in --out. The scores are
+    computed from real rows without noise: protect them like the rows. --epsilon and --delta state the guarantee of the
+    table, if it has one; the success of the privacy attacks is compared with what the guarantee allows. Where a
+    person may have several rows, name the column of persons (--person) and the number of rows that the guarantee
+    protects (--rows-per-person). For a folder that `fedsynth simulate` wrote, `fedsynth report` does the same without
+    any further option.
 
     Examples:
 
@@ -91,8 +91,8 @@ def evaluate(
     schema
         Schema file (TOML) of the tables: name, kind and public bounds or categories of each column. Required.
     out
-        Folder for scores.json, scores.csv and report.html; it is made if needed, and other files in it are left alone.
-        Required.
+        Folder that gets scores.json, scores.csv and report.html, in its folder private; it is made if needed, and other
+        files in it are left alone. Required.
     holdout
         Other real rows, which the method never saw: CSV or Parquet file. Without it, some attacks are left out, and
         other scores use parts of the real rows in its place.
@@ -174,9 +174,9 @@ def report(
 ) -> None:
     r"""Write a report on a run's quality and privacy, as HTML.
 
-    The report is one page, report.html in the run's folder, and needs no network. It describes how the synthetic rows
-    compare with the real ones, and is not private: do not publish it. If the scores have to be computed, a simulated
-    run is measured against the rows of its sites, so its data file must still be in place.
+    The report is one page, private/report.html in the run's folder, and needs no network. It describes how the
+    synthetic rows compare with the real ones, and is not private: do not publish it. If the scores have to be computed,
+    a simulated run is measured against the rows of its sites, so its data file must still be in place.
 
     Examples:
 
@@ -237,7 +237,7 @@ def report(
         )
     else:
         raise errors.FedsynthError(
-            f"{run} holds no run.toml and no scores.json; give the folder that `fedsynth simulate` or "
+            f"{run} holds no run.toml and no private/scores.json; give the folder that `fedsynth simulate` or "
             "`fedsynth evaluate` wrote"
         )
     _tell(evaluation, write_report(folder, evaluation), json_)

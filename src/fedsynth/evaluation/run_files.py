@@ -23,7 +23,7 @@ from fedsynth.evaluation.report import Evaluation, ReportTitle, render_report
 from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.evaluation.settings import FIRST_REPORT, EvaluationSettings
 from fedsynth.evaluation.summary import RunSummary
-from fedsynth.files import load_object, read_text, refuse_format, write_whole
+from fedsynth.files import load_object, private_folder, read_text, refuse_format, write_whole
 from fedsynth.privacy.cost import Unit
 from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table, concatenate
@@ -61,8 +61,9 @@ def read_scores(run: RunFolder) -> Evaluation:
 
 
 def write_scores(run: RunFolder, evaluation: Evaluation) -> None:
-    """Write ``scores.json`` (everything) and ``scores.csv`` (a line per score); make the directory if needed."""
+    """Write ``scores.json`` (everything) and ``scores.csv`` (a line per score); make the directories if needed."""
     run.path.mkdir(parents=True, exist_ok=True)
+    private_folder(run.private)
     content = {"format": SCORES_FORMAT, **evaluation.to_json()}
     write_whole(run.scores_file, json.dumps(content, indent=1, allow_nan=False))
     text = io.StringIO(newline="")
@@ -75,7 +76,7 @@ def write_scores(run: RunFolder, evaluation: Evaluation) -> None:
         values = [value for band in bands for value in band]
         ends = [score.best, score.verdict, score.bound, score.p_value, score.reference_is, score.note]
         writer.writerow([score.family, score.name, *values, *ends])
-    write_whole(run.path / "scores.csv", text.getvalue())
+    write_whole(run.scores_table, text.getvalue())
 
 
 def write_report(run: RunFolder, evaluation: Evaluation) -> Path:
@@ -83,6 +84,7 @@ def write_report(run: RunFolder, evaluation: Evaluation) -> Path:
 
     Raises :class:`~fedsynth.errors.FedsynthError` if the run's ledger or its synthetic rows are missing or damaged.
     """
+    private_folder(run.private)
     write_whole(run.page, render_report(evaluation, run_summary(run) if run.is_run else None))
     return run.page
 

@@ -308,7 +308,7 @@ def card_markdown(card: ModelCard, rows: int, table: str, missing: Mapping[str, 
     """
     parts = [
         "# About this synthetic table",
-        _marked(
+        markdown(
             f"{printable(table)} has {rows:,} synthetic rows of {number_of(card.columns, 'column')}, drawn from a "
             f"model that fedsynth fitted with the method {card.method} to about {card.records:,.0f} real rows. Each "
             "row is made up. This page follows from released numbers and public facts: no real row was read for it, "
@@ -316,7 +316,7 @@ def card_markdown(card: ModelCard, rows: int, table: str, missing: Mapping[str, 
         ),
     ]
     for title, items in [*card_sections(card), *([_missing(missing)] if missing else [])]:
-        lines = [f"- **{_marked(name)}**: {_marked(text)}" if name else _marked(text) for name, text in items]
+        lines = [f"- **{markdown(name)}**: {markdown(text)}" if name else markdown(text) for name, text in items]
         listed = any(name for name, _ in items)
         parts += [f"## {title}", ("\n" if listed else "\n\n").join(lines)]
     parts += [
@@ -385,7 +385,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
-def _marked(text: str) -> str:
+def markdown(text: str) -> str:
     """Return a text in which no character marks up Markdown or HTML."""
     return _MARKS.sub(r"\\\g<0>", text)
 

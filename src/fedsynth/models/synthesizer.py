@@ -520,7 +520,7 @@ def load(path: Path | str) -> Synthesizer:
     """Return the synthesizer that :meth:`Synthesizer.save` wrote to ``path``; executes nothing from the file.
 
     Its statement is what the file says: nothing signs it, so take model files from those whom you would believe the
-    guarantee. ``fedsynth prove`` checks the statement of a run's folder.
+    guarantee. ``fedsynth verify`` checks the statement of a run's folder.
 
     Raises :class:`FedsynthError` for a file that is no complete model or of another format, and ``OSError`` if there is
     no such file.

@@ -53,6 +53,7 @@ from fedsynth.privacy.release import (
 )
 from fedsynth.proof.extract import AccountExtract
 from fedsynth.proof.sheet import ProofSheet, ProvedRelease, name_of, price
+from fedsynth.runs.folder import RunFolder
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
 from fedsynth.trusts import TRUSTS
@@ -195,6 +196,26 @@ def prove(
     reads = trust.sums.reads if trust.sums else 0
     prover = _Prover(_Transcript(transcript, identities or {}, reads), LedgerFile.read(ledger), schema, trust, limit)
     return prover.sheet(extracts, identities or {})
+
+
+def prove_run(
+    run: RunFolder, extracts: Sequence[AccountExtract] = (), identities: Mapping[str, bytes] | None = None
+) -> ProofSheet:
+    """Recompute the privacy cost of every answer that a finished run released, and compare it with the run's ledger.
+
+    ``extracts`` and ``identities`` are those of :func:`prove`. Raises :class:`~fedsynth.errors.FedsynthError` for a
+    folder without a run, or without one of its files.
+    """
+    run.require(run.run_file, run.schema_file, run.ledger_file, run.transcript)
+    return prove(
+        run.transcript,
+        run.ledger_file,
+        run.schema,
+        run.trust,
+        run.job.budget,
+        extracts=extracts,
+        identities=identities,
+    )
 
 
 @dataclass(eq=False)

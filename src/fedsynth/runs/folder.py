@@ -5,10 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ import fedsynth
 from fedsynth.data.sources.files import is_csv
 from fedsynth.errors import FedsynthError, SchemaError, said
 from fedsynth.federation.trust import Trust
-from fedsynth.files import load_toml, write_private, write_whole
+from fedsynth.files import folder_made_whole, load_toml, private_folder, write_private, write_whole
 from fedsynth.keys import SecretBytes
 from fedsynth.privacy.ledger import LedgerFile
 from fedsynth.runs.job import DEMO_DATA, Job
@@ -51,11 +48,14 @@ class RunFolder:
     ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the model's card in ``about.md``, the fitted model
     in ``model.fedsynth``, the server's ledger with the privacy statement in ``ledger.json``, and in ``transcript``
     every question with the answers (of exact counts for a trusted server only that the site answered, and the released
-    sum; of masked answers of secure sums, digests). A simulated run has ``rows.key`` as well, the key of the digest of
-    its rows (anyone who has it can confirm a guess at a row) and, where sizes are public, of the permutation that dealt
-    them. With ``spreadsheet_safe`` in the job, ``synthetic-spreadsheet.csv`` is a copy of the rows to look at in a
-    spreadsheet. An evaluation writes
-    ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
+    sum; of masked answers of secure sums, digests). With ``spreadsheet_safe`` in the job,
+    ``synthetic-spreadsheet.csv`` is a copy of the rows to look at in a spreadsheet.
+
+    What must not be published lies in ``private``, which only its owner can read: of a simulated run ``rows.key``, the
+    key of the digest of its rows (anyone who has it can confirm a guess at a row) and, where sizes are public, of the
+    permutation that dealt them; and what an evaluation writes, ``scores.json``, ``scores.csv`` and ``report.html``. A
+    directory may hold these alone. ``publication`` has what a pack holds beside the run's own files
+    (:mod:`fedsynth.publish`): ``details.toml``, and the sites' extracts and signatures.
     """
 
     path: Path
@@ -91,19 +91,44 @@ class RunFolder:
         return self.path / "transcript"
 
     @property
+    def private(self) -> Path:
+        """``private``: the folder of all files that must not be published."""
+        return self.path / "private"
+
+    @property
     def rows_key(self) -> Path:
-        """``rows.key``: the key of a simulated run's rows, which must not be published."""
-        return self.path / "rows.key"
+        """``private/rows.key``: the key of a simulated run's rows."""
+        return self.private / "rows.key"
 
     @property
     def scores_file(self) -> Path:
-        """``scores.json`` of an evaluation."""
-        return self.path / "scores.json"
+        """``private/scores.json`` of an evaluation."""
+        return self.private / "scores.json"
+
+    @property
+    def scores_table(self) -> Path:
+        """``private/scores.csv`` of an evaluation."""
+        return self.private / "scores.csv"
 
     @property
     def page(self) -> Path:
-        """``report.html`` of an evaluation."""
-        return self.path / "report.html"
+        """``private/report.html`` of an evaluation."""
+        return self.private / "report.html"
+
+    @property
+    def details_file(self) -> Path:
+        """``publication/details.toml``: title, licence and date of the pack made of this run."""
+        return self.path / "publication" / "details.toml"
+
+    @property
+    def extracts(self) -> Path:
+        """``publication/extracts``: the sites' signed account extracts, one file for each site."""
+        return self.path / "publication" / "extracts"
+
+    @property
+    def signatures(self) -> Path:
+        """``publication/signatures``: signatures of the pack made of this run, one file for each party."""
+        return self.path / "publication" / "signatures"
 
     @property
     def table_file(self) -> Path:
@@ -278,11 +303,12 @@ class RunFolder:
         write_whole(self.run_file, said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 
     def write_rows_key(self, key: bytes, rows: Split) -> str:
-        """Write ``rows.key``, readable by its owner only; return the digest of the rows under it (hex, HMAC-SHA-256).
+        """Write ``private/rows.key``, for its owner only; return the digest of the rows under it (hex, HMAC-SHA-256).
 
         ``run.toml`` records this digest, by which :meth:`rows` later finds out whether the data have changed. ``key``
         are 32 bytes. The digest covers all ``rows``, as before the split.
         """
+        private_folder(self.private)
         write_private(self.rows_key, key.hex())
         return _keyed(key, rows)
 
@@ -295,21 +321,8 @@ def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator
     An existing ``out`` is replaced only as :func:`refuse_existing` allows, and only once the new one is complete.
     """
     refuse_existing(out, force=force)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
+    with folder_made_whole(out, mode) as partial:
         yield RunFolder(partial)
-        os.chmod(partial, mode)
-        if out.exists():  # the old one is removed only after the new one is complete
-            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-            os.replace(out, old / "run")
-            os.replace(partial, out)
-            shutil.rmtree(old)
-        else:
-            os.replace(partial, out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def refuse_existing(out: Path, *, force: bool) -> None:

@@ -78,13 +78,13 @@ def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn 
     if not column.is_number:
         alone = len(codes) >= _FEWEST and column.size > 1 and (codes == codes[0]).all()
         return LostColumn("one value", name, shown(_names(column)[codes[0]]), 1.0) if alone else None
-    bounds = " to ".join(_written(column, column.bin_edges[[0, -1]]))
+    bounds = " to ".join(written(column, column.bin_edges[[0, -1]]))
     grid = column.bins_as_cells
     cells = codes.astype(np.int64)
     if (numbers := table.numbers.get(at)) is not None:
         known = numbers[~np.isnan(numbers)]
         if len(known) >= _FEWEST and column.bin_edges[0] < column.bin_edges[-1] and (known == known[0]).all():
-            return LostColumn("one value", name, _written(column, known[:1])[0], 1.0, bounds)
+            return LostColumn("one value", name, written(column, known[:1])[0], 1.0, bounds)
         drawn_from = axis.cells(column)
         if drawn_from is None:
             return None
@@ -98,7 +98,7 @@ def _lost(column: Column, axis: ModelAxis, table: Table, at: int) -> LostColumn 
     most = int(rows.argmax())
     if grid.single[most] or 2 * rows[most] <= len(cells):
         return None
-    ends = _written(column, grid.admitted(np.array([grid.lower[most], grid.upper[most]])))
+    ends = written(column, grid.admitted(np.array([grid.lower[most], grid.upper[most]])))
     return LostColumn("wide cell", name, " to ".join(ends), float(rows[most] / len(cells)), bounds)
 
 
@@ -118,7 +118,7 @@ def _named(table: Table, at: int) -> str:
     return shown((" / " if link.is_ratio else " - ").join(link.form.operands))
 
 
-def _written(column: Column, values: Floats) -> list[str]:
+def written(column: Column, values: Floats) -> list[str]:
     """Return numbers as text, or times in ISO 8601."""
     if column.is_time:
         times = column.times(values)

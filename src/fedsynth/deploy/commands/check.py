@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedsynth import errors
 from fedsynth.cli.options import check_text, confirm, say
 from fedsynth.cli.output import tell
+from fedsynth.keys import KEY_BYTES, Keys
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import in_full, rounded_up, to_json
 
@@ -106,6 +107,7 @@ def account(
     export: Path | None = None,
     close: str = "",
     extract: str = "",
+    sign: Path | None = None,
     restored: str = "",
     began: tuple[str, ...] = (),
     yes: bool = False,
@@ -161,8 +163,11 @@ def account(
         which its noise was drawn, and the run's copy of the rows, unless another open run uses the same copy. What the
         run has spent stays spent. A closed run gets no more answers and cannot resume.
     extract
-        Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth prove`, and
-        nothing else.
+        Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth publish` and
+        `fedsynth verify`, and nothing else.
+    sign
+        Folder of a pack that the coordinator made of a run: verify it, and sign it as this site. The signature is
+        written into the pack, as signatures/NAME.json.
     restored
         After `fedsynth restore`: the last audit row that the coordinator has seen of this site, as the site signed it
         (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open run up to its limit and
@@ -185,14 +190,16 @@ def account(
 
     if (began or yes) and not restored:
         raise errors.InvalidParameter("--began and --yes need --restored: nothing else is charged or asked")
-    if sum(map(bool, (close, extract, restored))) > 1:
-        raise errors.InvalidParameter("--restored, --close and --extract do different things: give one at a time")
+    if sum(map(bool, (close, extract, sign, restored))) > 1:
+        raise errors.InvalidParameter(
+            "--restored, --close, --extract and --sign do different things: give one at a time"
+        )
     place.stat()  # an error that says so, if there is no such file or folder
     server = not place.is_file() and (place / _SERVER).is_file()
     if (place.is_file() and place.suffix != ".toml") or server:
-        if export or close or extract or restored:
+        if export or close or extract or sign or restored:
             raise errors.InvalidParameter(
-                f"{place} is no site: --export, --close, --extract and --restored are for one"
+                f"{place} is no site: --export, --close, --extract, --sign and --restored are for one"
             )
         if server:
             named("fedsynth.servers.commands:show_ledger")(place, noted, json_)
@@ -203,6 +210,12 @@ def account(
     if extract:
         secret = site_secret(config, book)
         print(extract_of(book, secret, config.name, extract, config.coordinator).to_json().decode())
+        return 0
+    if sign:
+        keys = Keys(site_secret(config, book))
+        signature = named("fedsynth.publish.pack:sign_pack")(sign, config.name, keys, config.coordinator[:KEY_BYTES])
+        file = sign / signature.file
+        say(json_, {"signature": str(file)}, f"signed as {config.name}: {file}")
         return 0
     if close:
         questions = close_run(config, book, close)

@@ -1,3 +1,5 @@
+"""The folder of a run, verified by itself: the proof sheet, and what does not agree."""
+
 import json
 
 import numpy as np
@@ -14,8 +16,8 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
-from fedsynth.proof.commands import prove_run
 from fedsynth.proof.extract import extract
+from fedsynth.publish.verify import verify
 from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.site import SecureSum
 
@@ -56,7 +58,7 @@ def write_run(folder, trust):
 @pytest.mark.parametrize("trust", [LocalNoise(), SecureSum()], ids=lambda trust: trust.name)
 def test_a_run_is_proved_from_its_folder(tmp_path, trust):
     sites = write_run(tmp_path / "run", trust)
-    arguments = ["prove", str(tmp_path / "run")]
+    arguments = ["verify", str(tmp_path / "run")]
     for site in sites:
         arguments += ["--extract", str(tmp_path / f"{site.name}.json")]
         arguments += ["--identity", f"{site.name}={Keys(site.secret).identity.hex()}"]
@@ -73,21 +75,21 @@ def test_what_does_not_agree_is_exit_code_8(tmp_path):
     content = json.loads(ledger.read_text())
     content["entries"][0]["cost"]["rho"] /= 2
     ledger.write_text(json.dumps(content))
-    result = invoke(["prove", tmp_path / "run"])
+    result = invoke(["verify", tmp_path / "run"])
     assert result.exit_code == 8
     assert "PROBLEM: step 0 (sum counts): it costs" in result.output
 
 
 def test_what_is_no_run_is_said_so(tmp_path):
-    with pytest.raises(FedsynthError, match=r"holds no run\.toml"):
-        prove_run(tmp_path)
+    with pytest.raises(FedsynthError, match=r"and no run\.toml"):
+        verify(tmp_path)
     write_run(tmp_path / "run", SecureSum())
     (tmp_path / "run" / "run.toml").write_text('method = "oneshot"\nepsilon = 1.0\ndelta = 1e-6\ntrust = "secure"\n')
     with pytest.raises(FedsynthError, match="names no identity keys"):
-        prove_run(tmp_path / "run")
+        verify(tmp_path / "run")
 
 
 @pytest.mark.parametrize("text", ["north", "north=12", "north=zz", f"={'00' * 32}"])
 def test_an_identity_is_a_name_and_a_key(tmp_path, text):
-    result = invoke(["prove", tmp_path, "--identity", text])
+    result = invoke(["verify", tmp_path, "--identity", text])
     assert result.exit_code == 2
