@@ -120,7 +120,11 @@ def test_all_released_tables_are_written(place, tmp_path):
     assert out == f"{len(files) - 1} tables and index.csv, which lists them, in {tmp_path}/tables/\n"
     assert pd.read_csv(tmp_path / "tables" / "index.csv").file.tolist() == [file.name for file in files[:-1]]
     assert len(files) > 10
-    wards = [frame for frame in map(pd.read_csv, (tmp_path / "tables").glob("0*.csv")) if list(frame.columns) == ["ward", "count", "std"]]
+    wards = [
+        frame
+        for frame in map(pd.read_csv, (tmp_path / "tables").glob("0*.csv"))
+        if list(frame.columns) == ["ward", "count", "std"]
+    ]
     assert wards
     assert set(wards[0].ward) == {"surgery", "medicine", "cardiology", "maternity"}
     assert wards[0]["count"].sum() == pytest.approx(6000, rel=0.05)

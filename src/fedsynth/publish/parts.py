@@ -19,6 +19,7 @@ import pandas as pd
 import tomli_w
 from msgspec.structs import replace
 
+from fedsynth.answers.pack import files as answer_files
 from fedsynth.data.read import write_frame
 from fedsynth.data.spreadsheet import spreadsheet_safe
 from fedsynth.errors import number_of
@@ -199,6 +200,11 @@ def agreed(source: PackSource) -> Files:
     return found
 
 
+def answered(source: PackSource) -> Files:
+    """Return the answers to declared questions with their intervals, and every noisy table that the run released."""
+    return {f"answers/{name}": content for name, content in answer_files(source.run).items()}
+
+
 def proof(source: PackSource) -> Files:
     """Return what the proof of the run is recomputed from, the sheet that it gave, and the sites' extracts."""
     run = source.run
@@ -226,6 +232,7 @@ PARTS: tuple[Callable[[PackSource], Files], ...] = (
     documents,
     descriptions,
     agreed,
+    answered,
     proof,
 )
 """The parts of a pack. No two of them return a file of the same path."""
