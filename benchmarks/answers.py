@@ -37,7 +37,7 @@ from fedsynth.privacy.cost import Budget
 from fedsynth.rows import workload_error
 from fedsynth.secure.site import SecureSum
 
-TARGETS = {"adult": "income>50K", "bank": "y", "cardio": "cardio", "magic": "class", "shoppers": "Revenue"}
+TARGETS = {"adult": "income", "bank": "y", "cardio": "cardio", "magic": "label", "shoppers": "label"}
 SITES, BUDGET = 3, Budget(1, 1e-6)
 
 

@@ -1081,6 +1081,21 @@ def ready(tmp_path: Path) -> Path:
     return home
 
 
+def test_a_site_scores_a_table_against_its_own_rows(ready):
+    """Nothing is charged, and a table that does not fit is refused."""
+    table = ready / "synthetic.csv"
+    table.write_bytes((ready / "rows.csv").read_bytes())
+    done = fedsynth("site", "check", ready, "--table", table, "--json")
+    scores = {score["name"]: score["synthetic"]["value"] for score in json.loads(done.stdout)["scores"]}
+    assert scores["column similarity"] == scores["pair similarity"] == 1.0
+    assert "for the site alone" in fedsynth("site", "check", ready, "--table", table).stdout
+    assert open_account(load_site_config(ready)).spent().rho == 0
+    table.write_text(table.read_text() + "moon,moon,moon,moon\n")
+    done = fedsynth("site", "check", ready, "--table", table)
+    assert (done.returncode, "do not fit the site's schema" in done.stderr) == (3, True)
+    assert "--table needs the site's folder" in fedsynth("site", "check", "--table", table).stderr
+
+
 def test_check_lists_each_finding_on_a_line_of_its_own(ready):
     good = (ready / "rows.csv").read_text().splitlines()
     header = [f"{good[0]},x,y", *(f"{line},1,2" for line in good[1:])]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsynth import errors
-from fedsynth.cli.options import check_text, confirm, say
+from fedsynth.cli.options import check_text, confirm, say, score_table
 from fedsynth.cli.output import tell
 from fedsynth.keys import KEY_BYTES, Keys
 from fedsynth.plugins import named
@@ -37,6 +37,7 @@ def site_check(
     private: tuple[Path, ...] = (),
     bind: tuple[str, ...] = (),
     flwr: str = "",
+    table: Path | None = None,
     json_: bool = False,
 ) -> int:
     r"""Check that a site, or a machine that is to be one, is ready.
@@ -56,6 +57,8 @@ def site_check(
         --root-certificates ca.crt
 
       fedsynth site check hospital-a --machine --bind 127.0.0.1:9094
+
+      fedsynth site check hospital-a --table synthetic.csv
 
     Parameters
     ----------
@@ -80,10 +83,22 @@ def site_check(
     flwr
         Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the same on this
         machine. Default: the version that this fedsynth needs.
+    table
+        Synthetic table (CSV or Parquet) of a run of this site, to score it against the site's own rows, in place of all
+        checks. The scores are for the site alone: they are computed without noise. Nothing is sent or charged.
     """
     from fedsynth.deploy.host.checks import check_host
     from fedsynth.deploy.host.config import load_site_config
 
+    if table is not None:
+        from fedsynth.deploy.host.table_scores import table_scores
+
+        if folder is None:
+            raise errors.InvalidParameter("--table needs the site's folder, as in: site check hospital-a --table FILE")
+        scores = list(table_scores(load_site_config(folder), table).scores)
+        noted = "(computed on this site's rows without noise: for the site alone, do not pass them on)"
+        say(json_, {"scores": [score.to_json() for score in scores]}, f"{score_table(scores)}\n{noted}")
+        return 0
     found = check_host(
         None if folder is None else load_site_config(folder),
         machine=machine,
