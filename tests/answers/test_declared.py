@@ -10,9 +10,10 @@ import pytest
 from tests.answers.world import CONTENT, DECLARED, SCHEMA, declared
 
 from fedsynth.answers.declared import compiled, look_query, read_declared
-from fedsynth.answers.questions import LARGEST, Scope
+from fedsynth.answers.questions import Scope
 from fedsynth.answers.ranges import Range, found_range, look_axis, quantile_axis, scaled, value_axis
 from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.weighted import WHOLE
 from fedsynth.schema import Datetime, Numeric, Schema
 from fedsynth.schema.columns import Numeric as NumericColumn
 
@@ -82,9 +83,9 @@ def test_questions_share_the_noise_evenly():
     for number in counts:
         of_question = query.tables[begin : begin + number], query.factors[begin : begin + number]
         part = type(query)(query.axes, query.weights, *of_question)
-        assert part.sensitivity(SCHEMA).l2 == pytest.approx(LARGEST, rel=0.1)
+        assert part.sensitivity(SCHEMA).l2 == pytest.approx(WHOLE, rel=0.1)
         begin += number
-    assert query.sensitivity(SCHEMA).l2 == pytest.approx(LARGEST * math.sqrt(len(counts)), rel=0.02)
+    assert query.sensitivity(SCHEMA).l2 == pytest.approx(WHOLE * math.sqrt(len(counts)), rel=0.02)
 
 
 def test_a_regression_on_many_columns_takes_no_more_than_its_part():
@@ -95,7 +96,7 @@ def test_a_regression_on_many_columns_takes_no_more_than_its_part():
     of_many = {"kind": "regression", "name": "many", "outcome": "c12", "covariates": covariates}
     query, _ = compiled(read_declared({"question": [of_many]}).all, Scope(wide, {}, ranges))
     assert len(query.tables) == 1 + 9 + 45
-    assert query.sensitivity(wide).l2 == pytest.approx(LARGEST, rel=0.1)
+    assert query.sensitivity(wide).l2 == pytest.approx(WHOLE, rel=0.1)
 
 
 def test_ranges_move_cut_points_and_neither_axes_nor_cells_grow():

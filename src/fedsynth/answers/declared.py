@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from fedsynth.answers.questions import LARGEST, AnyQuestion, Part, Scope, Sites
+from fedsynth.answers.questions import AnyQuestion, Part, Scope, Sites
 from fedsynth.answers.ranges import Range, look_axis
 from fedsynth.errors import InvalidParameter, nearest
 from fedsynth.federation.query import Extent
-from fedsynth.federation.weighted import WeightedCounts
+from fedsynth.federation.weighted import WHOLE, WeightedCounts
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Integers
 from fedsynth.schema.columns import Numeric
@@ -115,13 +115,13 @@ def read_declared(content: Mapping[str, Any], where: str = "") -> Declared:
 def look_query(columns: Mapping[int, Numeric]) -> WeightedCounts:
     """Return the first look at some columns, by their positions: a table of each."""
     axes = tuple(look_axis(column, at) for at, column in columns.items())
-    return WeightedCounts(axes, (None,) * len(axes), tuple((at,) for at in range(len(axes))), (1,) * len(axes))
+    return WeightedCounts(axes, (None,) * len(axes), tuple((at,) for at in range(len(axes))), (WHOLE,) * len(axes))
 
 
 def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCounts, list[int]]:
     """Return the query for all questions, and the number of tables of each.
 
-    A record moves the tables of a question by at most about ``LARGEST`` in L2 together, within a tenth since factors
+    A record moves the tables of a question by at most about ``WHOLE`` in L2 together, within a tenth since factors
     are whole numbers, times the root of its weight. The tables divide that by their precision: questions share the
     budget by their weights.
     """
@@ -150,7 +150,7 @@ def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCo
 
 def _factor(part: Part, norm: float) -> int:
     largest = math.prod(int(np.abs(along).max()) for _, along in part.axes if along is not None)
-    return max(1, round(LARGEST * part.precision / norm / max(largest, 1)))
+    return max(1, round(WHOLE * part.precision / norm / max(largest, 1)))
 
 
 def words_of(content: Mapping[str, Any]) -> list[str]:

@@ -28,9 +28,6 @@ from fedsynth.schema.bins import Axis, Floats, Integers
 from fedsynth.schema.columns import Numeric
 from fedsynth.settings import Settings
 
-LARGEST = 2**25
-"""How far a record moves the sums of one question in L2, about: large enough that products, of up to UNIT squared, have
-a whole number as their factor."""
 _SMALLEST = 4.0  # noise deviations that a group must have, to be divided by
 _LEVELS = tuple(np.round(np.arange(1, 16) / 16, 4))  # shares at which the cells of a quantile's table end
 _NEAR = (0.0025, 0.005, 0.01, 0.02, 0.04)  # and these away from the quantile

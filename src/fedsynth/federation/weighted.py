@@ -20,6 +20,8 @@ from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integer
 
 LARGEST_BOUND = 2**32
 """Largest number that one record may add to a sum: sums over 2^28 rows (``MOST_ROWS``) stay below 2^60."""
+WHOLE = 2**25
+"""The factor of a table of plain counts that has a question's budget to itself: what stands for one record."""
 _LARGEST_FACTOR = 2**26
 
 
@@ -34,6 +36,7 @@ class WeightedCounts(Query, frozen=True):
     """
 
     kind: ClassVar[str] = "weighted-counts"
+    unit: ClassVar[float] = float(WHOLE)
 
     axes: Annotated[tuple[Axis, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
     weights: Annotated[tuple[Integers | None, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
