@@ -141,7 +141,7 @@ def undeclared(population: list[Table], trust: str, runs: int) -> None:
             site = {}
             for at, frame in enumerate(frames):
                 place = Path(home) / f"{at}.parquet"
-                frame.sample(DRAWN, random_state=1_000 * seed + at).to_parquet(place)
+                frame.sample(DRAWN, random_state=1_000 * seed + at).to_parquet(place, index=False)
                 site[f"site-{at}"] = str(place)
             schema = Path(home) / "schema.toml"
             SCHEMA.save(schema)

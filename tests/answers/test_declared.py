@@ -72,7 +72,7 @@ def test_numbers_that_questions_name_are_looked_at_once():
     assert [SCHEMA.stored[at].name for at in DECLARED.looked_at(SCHEMA)] == ["nights", "bill", "age"]
     assert declared("share", "cross", "odds", "survival", "count").looked_at(SCHEMA) == {}
     query = look_query(DECLARED.looked_at(SCHEMA))
-    assert query.sensitivity(SCHEMA).l2 == pytest.approx(math.sqrt(3))
+    assert query.sensitivity(SCHEMA).l2 == pytest.approx(WHOLE * math.sqrt(3))
 
 
 def test_questions_share_the_noise_evenly():
