@@ -209,8 +209,8 @@ def _completed(
             bases = (vectors, constants[1]) if side == 0 else (constants[0], vectors)
             other = math.sqrt(sizes[coded[1 - side]])
             parts.append(_Part(source, bases, np.expand_dims(margin, 1 - side) / other, margin_std / other))
-        bases = tuple(basis(sizes[at]) for at in coded)
-        parts.append(_Part((step, "interactions", places), bases, of.sum(axis=summed), std * added))
+        own = tuple(basis(sizes[at]) for at in coded)
+        parts.append(_Part((step, "interactions", places), own, of.sum(axis=summed), std * added))
         yield ReleasedTable(schema, step, False, tuple(query.axes[at] for at in coded), tuple(parts))
 
 
