@@ -38,6 +38,7 @@ def test_without_noise_answers_are_those_of_the_pooled_rows(trust):
     for key, (value, rounding) in expected.items():
         answer = found[key]
         assert answer.value == pytest.approx(value, abs=rounding), key
+        assert answer.value is not None
         assert answer.low is not None
         assert answer.high is not None
         assert answer.low <= answer.value <= answer.high

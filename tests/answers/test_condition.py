@@ -12,7 +12,7 @@ from fedsynth.answers.condition import read_condition
 from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.rows import Table
-from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema, Stored
+from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
 WARDS = ("a & b", "c|d", "e..f", "plain")
 SCHEMA = Schema(
@@ -144,7 +144,7 @@ def test_rows_meet_a_condition_as_pandas_says(text, mask):
 def test_a_column_whose_name_begins_another_is_not_taken_for_it():
     assert read_condition(SCHEMA, "ward two=x").columns == (1,)
     assert read_condition(SCHEMA, "ward=plain & ward two=x & age>5").columns == (0, 1, 4)
-    names: tuple[Stored, ...] = (Categorical("a", ("1", "2")), Categorical("a=b", ("1", "2")))
+    names = (Categorical("a", ("1", "2")), Categorical("a=b", ("1", "2")))
     assert read_condition(Schema(names), "a=b=1").columns == (1,)
     assert read_condition(Schema(names), "a=1").columns == (0,)
 

@@ -15,7 +15,6 @@ from fedsynth.answers.ranges import Range, found_range, look_axis, quantile_axis
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.weighted import WHOLE
 from fedsynth.schema import Datetime, Numeric, Schema
-from fedsynth.schema.columns import Numeric as NumericColumn
 
 SHARE = {"kind": "share", "name": "a", "of": "sex=f"}
 WIDEST = {at: Range.of(column.low, column.high) for at, column in DECLARED.looked_at(SCHEMA).items()}
@@ -121,9 +120,7 @@ def test_ranges_move_cut_points_and_neither_axes_nor_cells_grow():
 # ---------------------------------------------------------------------------------------------------------------------
 # Ranges
 
-BILL, NIGHTS = (SCHEMA.stored[SCHEMA.index(name)] for name in ("bill", "nights"))
-assert isinstance(BILL, NumericColumn)
-assert isinstance(NIGHTS, NumericColumn)
+BILL, NIGHTS = (Scope(SCHEMA, {}, {}).number(name)[1] for name in ("bill", "nights"))
 
 
 def looked(column: Numeric, values: Any, std: float) -> Range:

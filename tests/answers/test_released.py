@@ -11,6 +11,7 @@ import pytest
 from tests.answers.world import SCHEMA, rows
 
 from fedsynth.answers.condition import read_condition
+from fedsynth.answers.intervals import Z
 from fedsynth.answers.released import ReleasedTable, _cells, estimate, records_of, released_tables
 from fedsynth.encoding import encode
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
@@ -132,6 +133,18 @@ def test_the_number_of_rows_combines_all_tables(home):
     assert variance < least
     assert abs(value - len(FRAME)) < 4 * math.sqrt(variance)
     assert records_of([]) == (0.0, math.inf)
+
+
+def test_tables_that_share_a_margin_count_once(home):
+    """Each pair that is completed by the same margin says the same of the column, with the same noise."""
+    tables = made(home, "auto", 1.0, "shared")
+    condition = read_condition(SCHEMA, "readmitted=yes")
+    said = [(table.step, *table.summed(of)) for table in tables if (of := _cells(table, condition)) is not None]
+    last = [(value, variance) for step, value, variance in said if step == max(said)[0]]
+    assert len(last) > 2
+    _, counted = estimate(tables, SCHEMA, "readmitted=yes")
+    assert counted.value == pytest.approx(last[0][0])
+    assert counted.noise == pytest.approx(Z * math.sqrt(min(variance for _, variance in last)), rel=1e-6)
 
 
 def test_declared_questions_count_as_released_tables(home):

@@ -47,7 +47,7 @@ def test_a_saved_model_has_the_answers_of_its_run(tmp_path):
 
 def changed(content: dict[str, Any], *path: str | int, to: Any) -> dict[str, Any]:
     """Return a copy of JSON values with another one at a path; ``None`` for a deletion."""
-    found = msgspec.json.decode(msgspec.json.encode(content))
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(content))
     inner: Any = found
     for step in path[:-1]:
         inner = inner[step]
@@ -166,8 +166,8 @@ def test_verdicts_hold_the_true_distance_in_at_least_95_of_100_runs():
     for seed in range(200):
         _, answers = ask(asked, federate([FRAME], SCHEMA, Budget(1.0, 1e-6), trust="trusted", seed=seed))
         if exact is None:
-            shares = [[of.value for of in answers.exact(one)] for one in (table, encode(SCHEMA, FRAME))]
-            exact = float(np.abs(np.subtract(*shares)).max())
+            shares = [np.array([of.value for of in answers.exact(one)]) for one in (table, encode(SCHEMA, FRAME))]
+            exact = float(np.abs(shares[0] - shares[1]).max())
         (judged,) = answers.judged(table)
         assert judged.low is not None
         assert judged.high is not None

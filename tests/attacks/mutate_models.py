@@ -43,10 +43,11 @@ from fedsynth.models.normal_scores import NormalScores
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import FORMAT, Synthesizer, load, own_bins, saved_kinds
+from fedsynth.models.tilt import Tilt
 from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.privacy.ledger import Releases
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
-from fedsynth.schema.bins import Grid
+from fedsynth.schema.bins import Axis, Grid
 from fedsynth.schema.derive import Rule
 from fedsynth.statement import ForeignPart, Statement
 from fedsynth.terms import Terms
@@ -73,7 +74,15 @@ _VALUES: tuple[Any, ...] = (
 # Files
 
 
-def saved(model: Any, axes: Any) -> bytes:
+TILT = Tilt(
+    (Axis(0), Axis(2, np.array([30.0, 60.0, 100.0])), Axis(1, None, np.array([0, 1]))),
+    (None, np.array([0, 1, 2, 0]), np.array([0, 1])),
+    ((0,), (1, 2), (0, 1)),
+    (np.array([0.1, -0.2, 0.0, 0.3]), np.array(0.01), np.array([0.0, 0.02, -0.01, 0.0])),
+)
+
+
+def saved(model: Any, axes: Any, tilt: Tilt | None = None) -> bytes:
     """Return the file of a synthesizer, with a statement, a summary of its ledger, and limitations."""
     stated = Statement(
         Terms(SCHEMA, Budget(1.0, 1e-6), "secure", {"min_honest": 2}),
@@ -90,7 +99,8 @@ def saved(model: Any, axes: Any) -> bytes:
         lost=(LostColumn("wide cell", "age", "0 to 9", 0.6, "0 to 99"),),
     )
     with tempfile.TemporaryDirectory() as folder:
-        Synthesizer(SCHEMA, tuple(axes), model, {"method": "test"}, stated, releases, limits).save(Path(folder) / "m")
+        made = Synthesizer(SCHEMA, tuple(axes), model, {"method": "test"}, stated, releases, limits, tilt)
+        made.save(Path(folder) / "m")
         return (Path(folder) / "m").read_bytes()
 
 
@@ -154,6 +164,7 @@ def models(kinds: str) -> dict[str, bytes]:
     matrix = np.eye(6) + 0.2 * (np.ones((6, 6)) - np.eye(6))
     return {
         "graphical": saved(fields["schema"], own_bins(SCHEMA)),
+        "graphical, tilted": saved(fields["schema"], own_bins(SCHEMA), TILT),
         "graphical, groups": saved(fields["groups"], bins),
         "ranked": saved(ranked, bins),
         "gradual": saved(GradualRows(GradualUpdate(SCHEMA.sizes, tables, 3), 100.0), own_bins(SCHEMA)),

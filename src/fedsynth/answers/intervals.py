@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsynth.schema.bins import Floats
 
@@ -201,7 +199,7 @@ def logistic(design: Floats, positive: Floats, negative: Floats, std: float) -> 
         clear = False
     if not clear:
         return Logistic(coefficients, np.full(len(coefficients), np.nan), np.full(len(coefficients), np.nan), False)
-    inverse: NDArray[np.floating[Any]] = np.linalg.inv(information)
+    inverse = np.asarray(np.linalg.inv(information), dtype=np.float64)
     meat = design.T @ (design * (std**2 * ((1 - odds) ** 2 + odds**2))[:, None])
     variance = np.diag(inverse @ meat @ inverse)
     return Logistic(coefficients, np.sqrt(variance), np.sqrt(np.maximum(np.diag(inverse), 0.0)), True)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,18 +90,24 @@ class _Part:
 
     ``bases`` holds, for each axis, the vectors as columns, ``(cells, vectors)``, or ``None`` for the cells themselves.
     The constant vector makes what an axis has on average, and :func:`~fedsynth.methods.interactions.basis` the rest.
+    Parts of several tables that have the same ``source`` are the same released numbers, up to a factor.
     """
 
+    source: tuple[Any, ...]
     bases: tuple[Floats | None, ...]
     values: Floats
     std: float
 
-    def summed(self, cells: Floats) -> tuple[float, float]:
-        """Return the part's share in the sum over cells with weights, and its variance."""
-        along = cells
+    def along(self, cells: Floats) -> Floats:
+        """Return by how much each of the values counts in the sum over cells with weights."""
         for side, vectors in enumerate(self.bases):
             if vectors is not None:
-                along = np.moveaxis(np.tensordot(along, vectors, axes=(side, 0)), -1, side)
+                cells = np.moveaxis(np.tensordot(cells, vectors, axes=(side, 0)), -1, side)
+        return cells
+
+    def summed(self, cells: Floats) -> tuple[float, float]:
+        """Return the part's share in the sum over cells with weights, and its variance."""
+        along = self.along(cells)
         return float((along * self.values).sum()), self.std**2 * float((along**2).sum())
 
     def cells(self) -> tuple[Floats, Floats]:
@@ -159,7 +165,7 @@ def _counted(schema: Schema, step: int, query: Counts | WeightedCounts, released
     parts = zip(query.tables, query.split(schema, released.values), query.stds(released.std), strict=True)
     for places, values, std in parts:
         if isinstance(query, Counts) or all(query.weights[at] is None for at in places):
-            part = _Part((None,) * values.ndim, values, std)
+            part = _Part((step, "table", places), (None,) * values.ndim, values, std)
             axes = tuple(query.axes[at] for at in places)
             yield ReleasedTable(schema, step, isinstance(query, WeightedCounts), axes, (part,))
 
@@ -177,12 +183,17 @@ def _completed(
     answers = list(zip(query.tables, values, stds, strict=False))
     columns = [schema.stored[axis.column] for axis in query.axes]
     sizes = [axis.size(column.size, column.missing) for axis, column in zip(query.axes, columns, strict=True)]
-    margins = {places[0]: (of, std) for places, of, std in answers if len(places) == 1 and places[0] not in query.whole}
+    margins = {
+        places[0]: ((step, "interactions", places), basis(sizes[places[0]]), of, std)
+        for places, of, std in answers
+        if len(places) == 1 and places[0] not in query.whole
+    }
     for at in {at for places, _, _ in answers for at in places} - margins.keys():
         same = [table for table in counted if len(table.axes) == 1 and table.axes[0].same(query.axes[at])]
         if same:
             (part,) = same[-1].parts
-            margins[at] = (part.values @ basis(sizes[at]), part.std)
+            vectors = basis(sizes[at])
+            margins[at] = (part.source, np.asarray(vectors @ vectors.T), part.values, part.std)
     for places, of, std in answers:
         coded = [at for at in places if at not in query.whole]
         if len(coded) not in (1, 2) or not all(at in margins for at in coded):
@@ -191,15 +202,15 @@ def _completed(
         added = math.sqrt(math.prod(sizes[places[side]] for side in summed))
         constants = [_constant(sizes[at]) for at in coded]
         scale = math.sqrt(math.prod(sizes[at] for at in coded))
-        parts = [_Part(tuple(constants), np.full((1,) * len(coded), total[0] / scale), math.sqrt(total[1]) / scale)]
+        number, std_of_number = np.full((1,) * len(coded), total[0] / scale), math.sqrt(total[1]) / scale
+        parts = [_Part(("number of records",), tuple(constants), number, std_of_number)]
         for side, at in enumerate(coded if len(coded) == 2 else ()):
-            vectors = list(constants)
-            vectors[side] = basis(sizes[at])
+            source, vectors, margin, margin_std = margins[at]
+            bases = (vectors, constants[1]) if side == 0 else (constants[0], vectors)
             other = math.sqrt(sizes[coded[1 - side]])
-            parts.append(
-                _Part(tuple(vectors), np.expand_dims(margins[at][0], 1 - side) / other, margins[at][1] / other)
-            )
-        parts.append(_Part(tuple(basis(sizes[at]) for at in coded), of.sum(axis=summed), std * added))
+            parts.append(_Part(source, bases, np.expand_dims(margin, 1 - side) / other, margin_std / other))
+        own = tuple(basis(sizes[at]) for at in coded)
+        parts.append(_Part((step, "interactions", places), own, of.sum(axis=summed), std * added))
         yield ReleasedTable(schema, step, False, tuple(query.axes[at] for at in coded), tuple(parts))
 
 
@@ -234,7 +245,7 @@ def estimate(tables: Sequence[ReleasedTable], schema: Schema, text: str) -> list
     """Return the share and the number of rows that meet a condition, from released tables alone.
 
     Of the tables that hold the condition, those of the last question count, and those of declared questions, since what
-    a method asks later may depend on the noise of what it asked before. They are combined by weighted least squares.
+    a method asks later may depend on the noise of what it asked before. They are combined by generalised least squares.
     Raises :class:`Unsupported` where no released table holds the condition, or where noise hides all of it; the message
     names what could be answered.
     """
@@ -242,13 +253,12 @@ def estimate(tables: Sequence[ReleasedTable], schema: Schema, text: str) -> list
     if not condition.axes:
         raise Unsupported("name a condition, such as readmitted=yes")
     records, records_variance = records_of(tables)
-    holding = [(table, *table.summed(cells)) for table in tables if (cells := _cells(table, condition)) is not None]
-    holding = [(table, value, of) for table, value, of in holding if math.sqrt(of) < _MOST_NOISE * records]
+    holding = [(table, cells) for table in tables if (cells := _cells(table, condition)) is not None]
+    holding = [(table, cells) for table, cells in holding if math.sqrt(table.summed(cells)[1]) < _MOST_NOISE * records]
     if not holding:
         raise Unsupported(_not_held(tables, schema, condition))
-    last = max(table.step for table, _, _ in holding)
-    counting = [(value, of) for table, value, of in holding if table.declared or table.step == last]
-    inside, variance = _combined(counting)
+    last = max(table.step for table, _ in holding)
+    inside, variance = _least_squares([one for one in holding if one[0].declared or one[0].step == last])
     number = _numbers(intervals.normal(inside, math.sqrt(variance)))
     counted = Answer(text, "rows", f"number of rows with {text} at the sites", *number)
     if records < _SMALLEST * math.sqrt(records_variance):
@@ -277,6 +287,21 @@ def _cells(table: ReleasedTable, condition: Condition) -> Floats | None:
         shape[side] = -1
         found *= inside.reshape(shape)
     return found
+
+
+def _least_squares(tables: Sequence[tuple[ReleasedTable, Floats]]) -> tuple[float, float]:
+    """Return the generalised least squares estimate of a sum over cells of each of some tables, and its variance.
+
+    Tables that are completed by the same margins share their noise.
+    """
+    noise = [{part.source: part.std * part.along(cells).ravel() for part in table.parts} for table, cells in tables]
+    covariance = np.array(
+        [[math.fsum(float(a[of] @ b[of]) for of in a.keys() & b.keys()) for b in noise] for a in noise]
+    )
+    inverse = np.linalg.pinv(covariance + 1e-12 * np.eye(len(noise)), rcond=1e-9, hermitian=True)
+    weights = inverse.sum(axis=0)
+    values = np.array([table.summed(cells)[0] for table, cells in tables])
+    return float(weights @ values / weights.sum()), float(1 / weights.sum())
 
 
 def _combined(estimates: Sequence[tuple[float, float]]) -> tuple[float, float]:
