@@ -150,8 +150,9 @@ def main() -> None:
             site[f"hospital-{at}"] = str(folder / f"hospital-{at}.parquet")
             rows[site_of == at].to_parquet(site[f"hospital-{at}"], index=False)
         for seed in range(options.seeds):
-            budget = {"method": "auto", "epsilon": 1.0, "delta": 1e-9, "trust": "secure"}
-            job = Job(**budget, site=site, schema=str(folder / "births.toml"), seed=seed, **DECLARED)
+            job = Job(
+                "auto", 1.0, 1e-9, trust="secure", site=site, schema=str(folder / "births.toml"), seed=seed, **DECLARED
+            )
             judged = run_answers(run_simulated(job, folder / f"run-{seed}").folder).judged
             print(f"\nseed {seed}\n{judged_text(judged)}", flush=True)
             met.update(one.criterion for one in judged if one.verdict == "met")

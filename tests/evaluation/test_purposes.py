@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData
 from fedsynth.evaluation.purposes import purposes
-from fedsynth.evaluation.score import Estimate, Score
+from fedsynth.evaluation.score import Estimate, Family, Score
 from fedsynth.models.card import Limitations, ModelCard
 
 CARD = ModelCard("auto", 3, 10_000.0, limitations=Limitations(value=8.0, crossing=30.0))
@@ -19,8 +20,8 @@ NAMES = (
 )  # fmt: skip
 
 
-def score(metric: str, name: str, synthetic: float, reference: float, **more: object) -> Score:
-    family = "utility" if metric == "learning" else "fidelity"
+def score(metric: str, name: str, synthetic: float, reference: float, **more: Any) -> Score:
+    family: Family = "utility" if metric == "learning" else "fidelity"
     return replace(Score(family, name, Estimate(synthetic), Estimate(reference), metric=metric), **more)
 
 
