@@ -7,10 +7,10 @@ run's folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import folder_made_whole, write_whole
@@ -27,6 +27,7 @@ from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.state import load_coordinator
 
 _log = logging.getLogger(__name__)
+_Signed = TypeVar("_Signed", AccountExtract, PackSignature)
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ def publish_run(
         raise FedsynthError(f"{folder} must not be published: {'; '.join(reasons)}")
     details = read_details(run, given)
     sites = {} if run.job.deployment is None else run.job.deployment.identities
-    accounts = _kept(run.extracts, {file: AccountExtract.load(file) for file in extracts}, "site", AccountExtract)
-    signing = _kept(run.signatures, {file: PackSignature.load(file) for file in signatures}, "name", PackSignature)
+    accounts = _kept(run.extracts, extracts, AccountExtract, lambda extract: extract.site)
+    signing = _kept(run.signatures, signatures, PackSignature, lambda signature: signature.name)
     parties = {extract.site for extract in accounts} | {signature.name for signature in signing}
     if strangers := sorted(parties - {COORDINATOR, *sites}):
         raise InvalidParameter(
@@ -168,14 +169,15 @@ def _signed(
     return manifest, [own, *others]
 
 
-def _kept(folder: Path, given: Mapping[Path, Any], name: str, kind: Any) -> list[Any]:
+def _kept(folder: Path, given: Sequence[Path], kind: type[_Signed], party: Callable[[_Signed], str]) -> list[_Signed]:
     """Return the signed files in a folder of the run, replaced by those that were ``given`` now, in order of names."""
     newest = {file.stem: kind.load(file) for file in sorted(folder.glob("*.json"))}
-    for file, signed in given.items():
+    for file in given:
+        signed = kind.load(file)
         if not signed.signed:
-            raise FedsynthError(f"{file}: its signature is wrong; get the file again from {getattr(signed, name)}")
-        newest[getattr(signed, name)] = signed
-    return [newest[party] for party in sorted(newest)]
+            raise FedsynthError(f"{file}: its signature is wrong; get the file again from {ascii(party(signed))}")
+        newest[party(signed)] = signed
+    return [newest[name] for name in sorted(newest)]
 
 
 def _keep(file: Path, content: bytes) -> None:
