@@ -175,7 +175,7 @@ def _kept(folder: Path, given: Sequence[Path], kind: type[_Signed], party: Calla
     for file in given:
         signed = kind.load(file)
         if not signed.signed:
-            raise FedsynthError(f"{file}: its signature is wrong; get the file again from {ascii(party(signed))}")
+            raise FedsynthError(f"{file}: its signature is wrong; get the file again from {party(signed)!a}")
         newest[party(signed)] = signed
     return [newest[name] for name in sorted(newest)]
 
