@@ -212,7 +212,8 @@ def test_licence_title_and_publisher_are_asked_for(run, tmp_path):
         ("licence", "no such licence", "spdx.org"),
         ("title", " ", "--title is empty"),
         ("url", "example.org", "https://"),
-        ("url", "https://example.org/> .", "https://"),
+        ("url", "https://example.org/>.<a>", "https://"),
+        ("licence", "https://example.org/'x", "spdx.org"),
         ("publisher", "P\n# Q", "on one line"),
     ],
 )

@@ -230,7 +230,7 @@ def test_signatures_of_an_earlier_pack_are_left_out(federation, copy, tmp_path, 
 def test_an_extract_of_another_run_or_a_changed_one_is_refused(federation, extracts, tmp_path):
     content = json.loads(extracts["north"].read_text())
     (tmp_path / "north.json").write_text(json.dumps({**content, "row": content["row"] + 1}))
-    with pytest.raises(FedsynthError, match="its signature is wrong; get the file again from north"):
+    with pytest.raises(FedsynthError, match="its signature is wrong; get the file again from 'north'"):
         publish_run(federation / "runs" / RUN, tmp_path / "pack", {}, extracts=[tmp_path / "north.json"])
     said = invoke(["account", federation / "sites" / "north", "--extract", "another"])
     (tmp_path / "north.json").write_text(said.output)

@@ -111,9 +111,9 @@ def verify(
     """
     from fedsynth.publish.verify import verify as verification_of
 
-    found = verification_of(place, extract, dict(map(_identity, identity)))
-    say(json_, found.to_json(), found.text)
-    return 8 if found.problems else 0
+    verification = verification_of(place, extract, dict(map(_identity, identity)))
+    say(json_, verification.to_json(), verification.text)
+    return 8 if verification.problems else 0
 
 
 def _identity(text: str) -> tuple[str, bytes]:

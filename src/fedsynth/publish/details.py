@@ -15,7 +15,7 @@ from fedsynth.files import load_toml, write_whole
 from fedsynth.runs.folder import RunFolder
 from fedsynth.settings import Settings, read_settings
 
-_ADDRESS = r"https?://[!-~]+"
+_ADDRESS = r"https?://[A-Za-z0-9._~:/?#@!$&()*+,;=%-]+"  # RFC 3986, but for brackets and the apostrophe
 _LICENCE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9.+-]*|{_ADDRESS}")
 _REQUIRED = ("title", "publisher", "licence")
 _COMMONS = re.compile(r"CC-(BY(?:-NC)?(?:-SA|-ND)?)-(\d\.\d)")

@@ -85,9 +85,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             file = pack / path
             if file.is_symlink() or not file.is_file():
                 yield f"{path} is missing"
-            elif (found := PackedFile.of(path, file.read_bytes())) != entry:
-                told = f"{entry.sha256[:12]}, {entry.size} bytes"
-                yield f"{path} was changed: its SHA-256 is {found.sha256[:12]}, {found.size} bytes, and was {told}"
+            elif (actual := PackedFile.of(path, file.read_bytes())) != entry:
+                before = f"{entry.sha256[:12]}, {entry.size} bytes"
+                yield f"{path} was changed: its SHA-256 is {actual.sha256[:12]}, {actual.size} bytes, and was {before}"
         for file in sorted(pack.rglob("*")):
             within = PurePosixPath(file.relative_to(pack).as_posix())
             own = str(within) == MANIFEST or (len(within.parts) == 2 and within.parts[0] == SIGNATURES)

@@ -7,10 +7,10 @@ run's folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import folder_made_whole, write_whole
@@ -27,6 +27,7 @@ from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.state import load_coordinator
 
 _log = logging.getLogger(__name__)
+_Signed = TypeVar("_Signed", AccountExtract, PackSignature)
 
 
 @dataclass(frozen=True)
@@ -60,24 +61,24 @@ def publish_run(
     run = RunFolder(folder)
     run.require(run.run_file, run.schema_file, run.ledger_file, run.transcript, run.table_file, run.model_file)
     run.require(run.about_file)
-    if found := obstacles(run):
-        raise FedsynthError(f"{folder} must not be published: {'; '.join(found)}")
+    if reasons := obstacles(run):
+        raise FedsynthError(f"{folder} must not be published: {'; '.join(reasons)}")
     details = read_details(run, given)
     sites = {} if run.job.deployment is None else run.job.deployment.identities
-    held = _kept(run.extracts, {file: AccountExtract.load(file) for file in extracts}, "site", AccountExtract)
-    signing = _kept(run.signatures, {file: PackSignature.load(file) for file in signatures}, "name", PackSignature)
-    named = {extract.site for extract in held} | {signature.name for signature in signing}
-    if strangers := sorted(named - {COORDINATOR, *sites}):
+    accounts = _kept(run.extracts, extracts, AccountExtract, lambda extract: extract.site)
+    signing = _kept(run.signatures, signatures, PackSignature, lambda signature: signature.name)
+    parties = {extract.site for extract in accounts} | {signature.name for signature in signing}
+    if strangers := sorted(parties - {COORDINATOR, *sites}):
         raise InvalidParameter(
             f"{', '.join(map(ascii, strangers))}: no site of this run has that name; leave out what it signed"
         )
-    sheet = prove_run(run, held, sites)
+    sheet = prove_run(run, accounts, sites)
     if sheet.problems:
         raise FedsynthError(
             f"{folder} must not be published: its records contradict each other ({'; '.join(sheet.problems)}); "
             f"`fedsynth verify {folder}` shows the sheet"
         )
-    source = PackSource(run, details, sheet, tuple(held))
+    source = PackSource(run, details, sheet, tuple(accounts))
     files = gathered(source)
     manifest, signed = _signed(run, files, sheet.run, signing)
     with folder_made_whole(to) as pack:
@@ -88,7 +89,7 @@ def publish_run(
             (pack / signature.file).parent.mkdir(exist_ok=True)
             write_whole(pack / signature.file, signature.to_json())
     keep_details(run, details)
-    for extract in held:
+    for extract in accounts:
         _keep(run.extracts / f"{extract.site}.json", extract.to_json())
     for signature in signed:
         _keep(run.signatures / f"{signature.name}.json", signature.to_json())
@@ -98,10 +99,10 @@ def publish_run(
 def obstacles(run: RunFolder) -> list[str]:
     """Return why a run must not be published, each as a clause with what to do; nothing for one that may be."""
     stated = run.ledger.statement or {}
-    found = list(_obstacles(run, stated))
-    if not found and not stated.get("publishable"):
-        found.append(f"its statement says {stated.get('headline')}; run the job again without what that names")
-    return found
+    reasons = list(_obstacles(run, stated))
+    if not reasons and not stated.get("publishable"):
+        reasons.append(f"its statement says {stated.get('headline')}; run the job again without what that names")
+    return reasons
 
 
 def _obstacles(run: RunFolder, stated: Mapping[str, Any]) -> Iterator[str]:
@@ -131,9 +132,10 @@ def sign_pack(pack: Path, name: str, keys: Keys, coordinator: bytes) -> PackSign
     ``coordinator`` is the identity key (32 bytes) of the coordinator that the party knows. Raises
     :class:`FedsynthError` for a pack that cannot be verified.
     """
-    found = verify_pack(pack, identities={COORDINATOR: coordinator, name: keys.identity}, demanded=(COORDINATOR,))
-    if found.problems:
-        raise FedsynthError(f"{pack} is not signed, since it cannot be verified: {'; '.join(found.problems)}")
+    known = {COORDINATOR: coordinator, name: keys.identity}
+    verification = verify_pack(pack, identities=known, demanded=(COORDINATOR,))
+    if verification.problems:
+        raise FedsynthError(f"{pack} is not signed, since it cannot be verified: {'; '.join(verification.problems)}")
     signature = PackSignature.of(name, Manifest.load(pack), keys)
     write_whole(pack / signature.file, signature.to_json())
     return signature
@@ -167,14 +169,15 @@ def _signed(
     return manifest, [own, *others]
 
 
-def _kept(folder: Path, given: Mapping[Path, Any], name: str, kind: Any) -> list[Any]:
+def _kept(folder: Path, given: Sequence[Path], kind: type[_Signed], party: Callable[[_Signed], str]) -> list[_Signed]:
     """Return the signed files in a folder of the run, replaced by those that were ``given`` now, in order of names."""
-    found = {file.stem: kind.load(file) for file in sorted(folder.glob("*.json"))}
-    for file, signed in given.items():
+    newest = {file.stem: kind.load(file) for file in sorted(folder.glob("*.json"))}
+    for file in given:
+        signed = kind.load(file)
         if not signed.signed:
-            raise FedsynthError(f"{file}: its signature is wrong; get the file again from {getattr(signed, name)}")
-        found[getattr(signed, name)] = signed
-    return [found[party] for party in sorted(found)]
+            raise FedsynthError(f"{file}: its signature is wrong; get the file again from {party(signed)!a}")
+        newest[party(signed)] = signed
+    return [newest[name] for name in sorted(newest)]
 
 
 def _keep(file: Path, content: bytes) -> None:

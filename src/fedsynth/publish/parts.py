@@ -68,24 +68,24 @@ def _described(column: Column | Identifier) -> dict[str, Any]:
     """Return a column as JSON values; ``cells`` are the values as the CSV file has them, if some differ there."""
     entries = entries_of(column, defaults=True)
     kind = {"id": "identifier"}.get(column.kind, column.kind)
-    found: dict[str, Any] = {"name": column.name, "kind": kind}
+    entry: dict[str, Any] = {"name": column.name, "kind": kind}
     for key in ("unit", "timezone", "low", "high", "integer", "decimals", "outside", "form"):
         if entries.get(key) is not None:
-            found[key] = entries[key]
+            entry[key] = entries[key]
     if not isinstance(column, Identifier) and not column.is_number:
         labels = list(column.labels) if column.kind == "categorical" else [False, True]
-        found["values"] = labels
+        entry["values"] = labels
         cells = spreadsheet_safe(pd.DataFrame({"a": pd.Series(labels, dtype=object)}))["a"].tolist()
         if cells != labels:
-            found["cells"] = cells
-        found["ordered"] = bool(entries.get("ordered"))
+            entry["cells"] = cells
+        entry["ordered"] = bool(entries.get("ordered"))
         if entries.get("unknown"):
-            found["unknown"] = entries["unknown"]
-    found["missing"] = bool(entries.get("missing"))
+            entry["unknown"] = entries["unknown"]
+    entry["missing"] = bool(entries.get("missing"))
     for key in ("stored", "computed"):
         if form := getattr(column, key, None):
-            found[key] = f"{form.kind} of {', '.join(form.operands)}"
-    return found
+            entry[key] = f"{form.kind} of {', '.join(form.operands)}"
+    return entry
 
 
 def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,10 +194,10 @@ def descriptions(source: PackSource) -> Files:
 
 def agreed(source: PackSource) -> Files:
     """Return what was agreed: the terms with the plan of questions, and the roster of the sites' keys."""
-    found = {} if source.agreement is None else {"agreed/plan.toml": source.agreement.to_toml().encode()}
+    files = {} if source.agreement is None else {"agreed/plan.toml": source.agreement.to_toml().encode()}
     if source.roster:
-        found["agreed/roster.toml"] = tomli_w.dumps({"identities": source.roster}).encode()
-    return found
+        files["agreed/roster.toml"] = tomli_w.dumps({"identities": source.roster}).encode()
+    return files
 
 
 def answered(source: PackSource) -> Files:
@@ -240,10 +240,10 @@ PARTS: tuple[Callable[[PackSource], Files], ...] = (
 
 def gathered(source: PackSource) -> dict[str, bytes]:
     """Return all files of a pack by path, but for its manifest and signatures."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for part in PARTS:
-        files = part(source)
-        if twice := sorted(found.keys() & files.keys()):
+        more = part(source)
+        if twice := sorted(files.keys() & more.keys()):
             raise ValueError(f"two parts of a pack make {', '.join(twice)}; rename one of them")
-        found |= files
-    return found
+        files |= more
+    return files

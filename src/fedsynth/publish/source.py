@@ -53,8 +53,8 @@ class PackSource:
 
         Raises :class:`FedsynthError` if the two differ.
         """
-        stated, told = self.synthesizer.statement, self.run.ledger.statement
-        if stated is None or told is None or stated.to_json()["sentence"] != told.get("sentence"):
+        stated, in_ledger = self.synthesizer.statement, self.run.ledger.statement
+        if stated is None or in_ledger is None or stated.to_json()["sentence"] != in_ledger.get("sentence"):
             raise FedsynthError(
                 f"{self.run.model_file} and {self.run.ledger_file} state different guarantees; restore both as the run "
                 "wrote them, or run the job again"
@@ -115,15 +115,15 @@ class PackSource:
     @cached_property
     def agreement(self) -> Agreement | None:
         """What the run was agreed to be, as its questions name it; ``None`` for a run that asked nothing."""
-        found = (Agreement.read(data) for kind, data in records(self.run.transcript) if kind == "agreement")
-        return next(found, None)
+        agreements = (Agreement.read(data) for kind, data in records(self.run.transcript) if kind == "agreement")
+        return next(agreements, None)
 
     @cached_property
     def roster(self) -> dict[str, str]:
         """The public identity key (hex) of each site, where the run's record has them."""
         deployment = self.run.job.deployment
-        found = self.run.made.get("identities", {}) if deployment is None else deployment.peers
-        return {name: found[name] for name in sorted(found)}
+        keys = self.run.made.get("identities", {}) if deployment is None else deployment.peers
+        return {name: keys[name] for name in sorted(keys)}
 
     @property
     def sites(self) -> tuple[str, ...]:

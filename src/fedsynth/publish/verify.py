@@ -64,13 +64,13 @@ class Verification:
         return "The pack is whole, and its privacy cost is as it says."
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was found as JSON values: the proof sheet's, with what the manifest and signatures say."""
+        """Return the result as JSON values: the proof sheet's, with what the manifest and signatures say."""
         sheet = {} if self.sheet is None else self.sheet.to_json()
-        found = {**sheet, "problems": list(self.problems), "verified": not self.problems}
+        facts = {**sheet, "problems": list(self.problems), "verified": not self.problems}
         if self.manifest is None:
-            return found
+            return facts
         return {
-            **found,
+            **facts,
             "manifest": self.manifest.digest,
             "files": len(self.manifest.files),
             "signed": dict(self.signed),
@@ -128,21 +128,22 @@ def verify_pack(
     sheet = None
     try:
         run = RunFolder(pack / PROOF)
-        held = [AccountExtract.load(file) for file in sorted((pack / PROOF / "extracts").glob("*.json"))]
-        held = [*(one for one in held if one.site not in {other.site for other in extracts}), *extracts]
-        sheet = prove_run(run, held, {name: key for name, key in known.items() if name != COORDINATOR})
-        problems += [*sheet.problems, *_strangers(run, signed, held)]
-        problems += _other_coordinators(held, manifest.coordinator)
+        packed = [AccountExtract.load(file) for file in sorted((pack / PROOF / "extracts").glob("*.json"))]
+        given = {extract.site for extract in extracts}
+        accounts = [*(account for account in packed if account.site not in given), *extracts]
+        sheet = prove_run(run, accounts, {name: key for name, key in known.items() if name != COORDINATOR})
+        problems += [*sheet.problems, *_strangers(run, signed, accounts)]
+        problems += _other_coordinators(accounts, manifest.coordinator)
         if run.job.deployment is not None and not manifest.coordinator:
             problems.append("the run is one of real sites, and the manifest names no coordinator that signs it")
-        heard = {*signed, *(extract.site for extract in held)}
+        signers = {*signed, *(extract.site for extract in accounts)}
     except (FedsynthError, OSError) as error:
         problems.append(f"the proof cannot be recomputed: {reason_of(error)}")
-        heard = set(signed)
+        signers = set(signed)
     problems += [
         f"{name} has signed neither this pack nor an extract in it"
         for name in demanded
-        if name not in heard and not any(problem.startswith(f"the signature of {name}") for problem in problems)
+        if name not in signers and not any(problem.startswith(f"the signature of {name}") for problem in problems)
     ]
     notes = [
         f"the key of {name} is {key}; compare it with the one that the consortium gave you, or pass --identity"
