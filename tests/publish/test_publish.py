@@ -45,7 +45,10 @@ def test_a_pack_has_its_parts_and_verifies(pack):
         *("about.md", "statement.html", "data-sheet.md", "LICENCE.txt", "README.md", "manifest.json"),
         *("croissant.json", "dcat.ttl", "registry.yaml", "agreed/plan.toml", "agreed/roster.toml"),
         *("proof/transcript", "proof/ledger.json", "proof/run.toml", "proof/schema.toml", "proof/sheet.txt"),
-    } == names
+    } == {name for name in names if not name.startswith("answers/")}
+    tables = {name.rpartition("/")[2] for name in names if name.startswith("answers/")}
+    index = pd.read_csv(pack / "answers" / "tables" / "index.csv")
+    assert tables == {"index.csv", *index["file"]}
     found = verify(pack)
     assert not found.problems
     assert found.signed == {}
@@ -55,6 +58,16 @@ def test_a_pack_has_its_parts_and_verifies(pack):
     assert "Proof sheet of run" in result.output
     said = json.loads(invoke(["verify", pack, "--json"]).output)
     assert (said["verified"], said["proved"], said["files"]) == (True, True, len(names) - 1)
+
+
+def test_a_noisy_table_that_the_run_did_not_release_is_found(pack, tmp_path):
+    """Whoever makes an unsigned pack anew cannot change what the transcript says."""
+    copy = shutil.copytree(pack, tmp_path / "copy")
+    table = copy / "answers" / "tables" / "0002.csv"
+    table.write_text(table.read_text().replace("1", "2"))
+    listed = {name: data for name, data in content(copy).items() if name != "manifest.json"}
+    (copy / "manifest.json").write_bytes(Manifest.of(listed, Manifest.load(pack).run, "").to_json())
+    assert verify(copy).problems == ("answers/tables/0002.csv is not what the run released",)
 
 
 def test_the_same_folder_gives_the_same_bytes_without_any_row(run, pack, tmp_path):

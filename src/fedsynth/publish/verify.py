@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from fedsynth.answers.pack import table_files
 from fedsynth.errors import FedsynthError, number_of, reason_of
 from fedsynth.proof.extract import AccountExtract
 from fedsynth.proof.prove import prove_run
@@ -132,7 +136,7 @@ def verify_pack(
         given = {extract.site for extract in extracts}
         accounts = [*(account for account in packed if account.site not in given), *extracts]
         sheet = prove_run(run, accounts, {name: key for name, key in known.items() if name != COORDINATOR})
-        problems += [*sheet.problems, *_strangers(run, signed, accounts)]
+        problems += [*sheet.problems, *_strangers(run, signed, accounts), *_other_tables(pack, run)]
         problems += _other_coordinators(accounts, manifest.coordinator)
         if run.job.deployment is not None and not manifest.coordinator:
             problems.append("the run is one of real sites, and the manifest names no coordinator that signs it")
@@ -166,6 +170,19 @@ def _faults(signature: PackSignature, file: Path, manifest: Manifest, known: Map
         yield f"{name} is by another key than the one that you gave: {signature.identity}"
     elif signature.name == COORDINATOR and signature.identity != manifest.coordinator:
         yield f"{name} is by another key than the manifest says: {signature.identity}"
+
+
+def _other_tables(pack: Path, run: RunFolder) -> Iterator[str]:
+    """Yield which noisy tables of a pack are not those that the run released, by its transcript."""
+    folder = pack / "answers" / "tables"
+    released = table_files(run.path) if folder.is_dir() else {}
+    for name, content in released.items():
+        file = folder / name
+        same = file.is_file() and file.read_bytes() == content
+        if not same and file.is_file() and file.suffix == ".parquet":  # other versions write other bytes
+            same = pd.read_parquet(file).equals(pd.read_parquet(io.BytesIO(content)))
+        if not same:
+            yield f"answers/tables/{name} is not what the run released"
 
 
 def _strangers(run: RunFolder, signed: Mapping[str, str], extracts: Sequence[AccountExtract]) -> Iterator[str]:
