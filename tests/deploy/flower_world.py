@@ -80,13 +80,14 @@ def lay_out(
     deadline: float = 60.0,
     min_sites: int | None = None,
     answer_every: float = 0.0,
+    declared: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> Job:
     """Write the server's folder and the sites'; return the job, whose file is ``root/job.toml``.
 
     Salts of accounts are random, so that the bits of a run are those of the simulation only under
     :func:`seeded_salts`. Without ``min_sites``, one site is enough, or the fewest that a secure sum can end with.
-    ``policy`` are other entries of each site's policy.
+    ``declared`` are the job's questions, and ``policy`` other entries of each site's policy.
     """
     coordinator = Keys(_secret(SEED, "coordinator"))
     homes = {name: root / "sites" / name for name in tables}
@@ -115,6 +116,7 @@ def lay_out(
         options=dict(options or {}),
         trust_options=dict(trust_options or {}),
         deployment=Deployment(RUN, tuple(tables), min_sites=min_sites, deadline=deadline, peers=peers),
+        **(declared or {}),
     )
     schema.save(root / "schema.toml")
     (root / "job.toml").write_text(job.to_toml())

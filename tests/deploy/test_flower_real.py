@@ -39,6 +39,16 @@ from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.session import MASKED
 
 BUDGET = Budget(1.0, 1e-6)
+DECLARED: dict[str, Any] = {
+    "question": [
+        {"kind": "share", "name": "women over 2", "of": "sex=0", "among": "race=0|1"},
+        {"kind": "sites", "name": "sites", "columns": ["sex"]},
+    ],
+    "criterion": [
+        {"kind": "cross", "name": "sexes", "columns": ["sex"], "tolerance": 0.2},
+        {"kind": "auc", "name": "scorer", "of": "sex=0", "tolerance": 0.5},
+    ],
+}
 SITES = ("north", "south", "east", "west")
 OPTIONS: dict[str, dict[str, Any]] = {
     "oneshot": {},
@@ -99,18 +109,23 @@ def answers(root: Path) -> bool:
 )
 def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, world, adult, method, trust):
     root = tmp_path / "federation"
-    run_id = begin(world, root, adult, trust, method)
+    asked = DECLARED if "sex" in adult[SITES[0]].schema.names else {}
+    run_id = begin(world, root, adult, trust, method, declared=asked)
     assert world.finish(run_id) == "finished:completed"
     assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")
     assert lost(root) == []
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
-    # It ends with a pack, for which no site sends anything but its replies.
+    # It ends with answers, criteria and a pack, for which no site sends anything but its replies.
     told = {"title": "Adult, synthetic", "publisher": "Four offices", "licence": "CC0-1.0"}
     pack = publish_run(root / "runs" / RUN, tmp_path / "pack", told).pack
     found = verify(pack, identities={"coordinator": load_coordinator(root).identity})
     assert (found.problems, list(found.signed)) == ((), ["coordinator"])
     assert found.sheet is not None
     assert found.sheet.basis == "as told by the server"
+    if asked:
+        facts = json.loads((pack / "answers" / "answers.json").read_text())
+        assert {answer["question"] for answer in facts["answers"]} == {"women over 2", "sites", "sexes", "scorer"}
+        assert {one["criterion"]: one["verdict"] for one in facts["criteria"]} == {"sexes": "met", "scorer": "met"}
 
 
 def complains(world: FlowerWorld, name: str, says: str) -> bool:
