@@ -163,7 +163,7 @@ def test_generous_bounds_of_a_column_cost_hardly_any_precision():
         (answer,) = answers.answers
         assert answer.noise is not None
         noise.append(answer.noise)
-    assert noise[1] < 4 * noise[0]  # not 100 times: two cells of doubled width
+    assert noise[1] < 5 * noise[0]  # not 100 times: two cells of doubled width
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,49 @@ def test_missing_and_added_files_are_named(pack, tmp_path):
     }
 
 
+@pytest.mark.parametrize("where", ["data", "more"])
+def test_links_to_folders_are_no_files_of_a_pack(pack, tmp_path, where):
+    """What lies behind a link can change after it was verified."""
+    copy, elsewhere = tmp_path / "pack", tmp_path / "elsewhere"
+    shutil.copytree(pack, copy)
+    shutil.copytree(pack / "data", elsewhere)
+    shutil.rmtree(copy / where, ignore_errors=True)
+    (copy / where).symlink_to(elsewhere)
+    problems = verify(copy).problems
+    assert f"{where} was added: the manifest does not list it" in problems
+    assert ("data/synthetic.csv is missing" in problems) == (where == "data")
+
+
+@pytest.mark.parametrize("change", ["twice", "order"])
+def test_a_manifest_lists_each_file_once_and_in_order(pack, tmp_path, change):
+    copy = tmp_path / "pack"
+    shutil.copytree(pack, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    first = {**manifest["files"][0], "sha256": "0" * 64}
+    manifest["files"] = [first, *manifest["files"]] if change == "twice" else manifest["files"][::-1]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert any("twice, or its files out of order" in problem for problem in verify(copy).problems)
+
+
+@pytest.mark.parametrize(
+    ("said", "lie"),
+    [
+        ("rows_per_person = 1", "rows_per_person = 5"),
+        ("public_sizes = false", "public_sizes = true"),
+        ('format = "csv"', 'format = "csv"\n[[question]]\nkind = "count"\nname = "all"\n'),
+    ],
+)
+def test_settings_that_were_never_agreed_are_named(run, tmp_path, said, lie):
+    """A publisher who makes the manifest anew cannot claim another guarantee, or questions that nobody was asked."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    text = (copy / "run.toml").read_text()
+    assert said in text
+    head, _, made = text.partition("[made]")
+    (copy / "run.toml").write_text(head.replace(said, lie) + "[made]" + made)
+    assert any("what was agreed says" in problem for problem in verify(copy).problems)
+
+
 @pytest.mark.parametrize("path", ["../about.md", "/etc/passwd", "a//b", ".hidden", "data/../about.md"])
 def test_a_manifest_names_files_of_its_pack_alone(pack, tmp_path, path):
     copy = tmp_path / "pack"

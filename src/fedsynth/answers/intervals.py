@@ -226,6 +226,6 @@ def auc(positive: Floats, negative: Floats, std: float) -> Interval:
     first, second = held / (2 - held), 2 * held**2 / (1 + held)
     variance = held * (1 - held) + (positives - 1) * (first - held**2) + (negatives - 1) * (second - held**2)
     found = normal(
-        value, std * float(np.sqrt((slopes**2).sum())), math.sqrt(max(0.0, variance) / (positives * negatives))
+        held, std * float(np.sqrt((slopes**2).sum())), math.sqrt(max(0.0, variance) / (positives * negatives))
     )
-    return Interval(found.value, max(found.low, 0.0), min(found.high, 1.0), found.noise, found.sampling)
+    return Interval(held, max(found.low, 0.0), min(found.high, 1.0), found.noise, found.sampling)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedsynth.answers.commands import run_answers
 from fedsynth.answers.released import ReleasedTable, released_tables
+from fedsynth.data.spreadsheet import spreadsheet_safe
 from fedsynth.privacy.cost import to_json
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def files(run: RunFolder) -> Mapping[str, bytes]:
     if "answers" in run.synthesizer().info:
         facts = run_answers(run.path)
         found["answers.json"] = json.dumps(to_json(facts.to_json()), indent=1).encode()
-        found["answers.csv"] = facts.frame.to_csv(index=False, lineterminator="\n").encode()
+        found["answers.csv"] = spreadsheet_safe(facts.frame).to_csv(index=False, lineterminator="\n").encode()
     return found | {f"tables/{name}": data for name, data in table_files(run.path).items()}
 
 
@@ -36,23 +37,27 @@ def table_files(folder: Path) -> dict[str, bytes]:
 
     A table has a line for each cell, with its noisy count and the standard deviation of the noise.
     """
+    import pandas as pd
+
     from fedsynth.runs.folder import RunFolder
 
     found: dict[str, bytes] = {}
-    index = ["file,step,columns,cells"]
+    index = []
     for number, table in enumerate(released_tables(RunFolder(folder))):
         name, data = _written(number, table)
         found[name] = data
         cells = " x ".join(map(str, table.shape))
-        columns = " x ".join(table.columns).replace('"', '""')
-        index.append(f'{name},{table.step},"{columns}",{cells}')
-    return found | ({"index.csv": ("\n".join(index) + "\n").encode()} if found else {})
+        index.append({"file": name, "step": table.step, "columns": " x ".join(table.columns), "cells": cells})
+    if not found:
+        return {}
+    lines = spreadsheet_safe(pd.DataFrame(index)).to_csv(index=False, lineterminator="\n")
+    return found | {"index.csv": lines.encode()}
 
 
 def _written(number: int, table: ReleasedTable) -> tuple[str, bytes]:
     frame = table.frame
     if len(frame) <= _MOST_LINES:
-        return f"{number:04d}.csv", frame.to_csv(index=False, lineterminator="\n").encode()
+        return f"{number:04d}.csv", spreadsheet_safe(frame).to_csv(index=False, lineterminator="\n").encode()
     written = io.BytesIO()
     frame.to_parquet(written, index=False)
     return f"{number:04d}.parquet", written.getvalue()

@@ -108,7 +108,7 @@ class ScoreHistogram(Query, frozen=True):
             fits = points.shape == (axis.size(column.size, column.missing),)
             if not fits or points.min() < -_LARGEST_POINTS or points.max() > _LARGEST_POINTS:
                 raise InvalidParameter(f"the points of column {axis.column} must be one for each cell, at most 2^20")
-        if self.cuts.ndim != 1 or not 1 <= len(self.cuts) <= _MOST_CUTS or not (np.diff(self.cuts) > 0).all():
+        if self.cuts.ndim != 1 or not 1 <= len(self.cuts) <= _MOST_CUTS or not (self.cuts[1:] > self.cuts[:-1]).all():
             raise InvalidParameter(f"cuts must be 1 to {_MOST_CUTS} ascending whole numbers")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:

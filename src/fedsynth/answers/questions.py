@@ -21,7 +21,7 @@ from fedsynth.answers import intervals
 from fedsynth.answers.condition import INSIDE, Condition, read_condition
 from fedsynth.answers.intervals import Interval
 from fedsynth.answers.queries import GRID, SiteDistances
-from fedsynth.answers.ranges import UNIT, Range, cell_labels, quantile_axis, scaled, value_axis
+from fedsynth.answers.ranges import FINE, UNIT, Range, cell_labels, quantile_axis, scaled, value_axis
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Floats, Integers
@@ -34,6 +34,7 @@ _NEAR = (0.0025, 0.005, 0.01, 0.02, 0.04)  # and these away from the quantile
 _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
+_LONGEST_NAME = 200
 _SINGULAR = 1e-9  # variance of covariates in some direction, in squared units of their ranges, that is rounding alone
 _PRECISIONS = (0.25, 0.5, 1.0)  # of the number of records, of sums, and of sums of products
 
@@ -130,6 +131,19 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
     """Part of the questions' budget that it gets, relative to the others'."""
     tolerance: Annotated[float, Meta(gt=0)] | None = None
     """Of a criterion: how far the synthetic table may be from the real rows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.name.strip() or len(self.name) > _LONGEST_NAME:
+            raise InvalidParameter(f"a question has the name {self.name[:20]!r}; give 1 to {_LONGEST_NAME} letters")
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            texts = value if isinstance(value, tuple) else (value,)
+            if any(isinstance(text, str) and not text.isprintable() for text in texts):
+                raise InvalidParameter(
+                    f"{field} of the question {self.name!r} has a line break or another control character; write it on "
+                    "one line"
+                )  # stewards read questions on a terminal before they approve a plan
 
     def looked_at(self, schema: Schema) -> tuple[str, ...]:
         """Return the columns whose ranges the first look finds out."""
@@ -294,9 +308,9 @@ class Mean(_OfNumber, frozen=True, kw_only=True, tag="mean"):
     @override
     def parts(self, scope: Scope) -> list[Part]:
         axis, values, within = scope.value_axis(self.column)
-        integers, group = scaled(values, within), self.group(scope)
+        integers, group = scaled(values, within, FINE), self.group(scope)
         known = np.where(np.isnan(values), 0, 1)
-        squares = np.rint(integers**2 / UNIT).astype(np.int64)
+        squares = np.rint(integers**2 / FINE).astype(np.int64)
         return [Part(((axis, of), *group), part) for of, part in ((known, 0.5), (integers, 1.0), (squares, 0.4))]
 
     @override
@@ -305,9 +319,9 @@ class Mean(_OfNumber, frozen=True, kw_only=True, tag="mean"):
         within, estimand = scope.range(self.column), f"mean of {self.clipped(scope)}{self._among}"
         if why := self.too_small(records, records_std):
             return [self.refusal(why, estimand=estimand)]
-        mean = sums / UNIT / records
-        variance = min(max(squares / UNIT / records - mean**2, 1 / UNIT**2), 1.0)
-        found = intervals.ratio(sums / UNIT, std / UNIT, records, records_std, variance)
+        mean = sums / FINE / records
+        variance = min(max(squares / FINE / records - mean**2, 1 / FINE**2), 1.0)
+        found = intervals.ratio(sums / FINE, std / FINE, records, records_std, variance)
         return [self.answer(_moved(found, within.centre, within.scale, within.low, within.high), estimand=estimand)]
 
 
@@ -322,7 +336,9 @@ class Total(_OfNumber, frozen=True, kw_only=True, tag="total"):
     @override
     def parts(self, scope: Scope) -> list[Part]:
         axis, values, within = scope.value_axis(self.column)
-        return [Part(((axis, scaled(np.nan_to_num(values, nan=0.0), self._from_zero(within))), *self.group(scope)))]
+        return [
+            Part(((axis, scaled(np.nan_to_num(values, nan=0.0), self._from_zero(within), FINE)), *self.group(scope)))
+        ]
 
     def _from_zero(self, within: Range) -> Range:
         return Range(within.low, within.high, 0.0, within.edges, within.cumulated)
@@ -332,7 +348,7 @@ class Total(_OfNumber, frozen=True, kw_only=True, tag="total"):
         ((values, std),) = tables
         within = self._from_zero(scope.range(self.column))
         found = intervals.normal(float(values), std)
-        moved = _moved(found, 0.0, within.scale / UNIT)
+        moved = _moved(found, 0.0, within.scale / FINE)
         return [self.answer(moved, estimand=f"total of {self.clipped(scope)}{self._among} at the sites")]
 
 
@@ -754,7 +770,8 @@ class AUC(Question, frozen=True, kw_only=True, tag="auc"):
         ((values, std),) = tables
         counts, many = values[:, :2], len(values)
         for label, side in (("fail", 0), ("meet", 1)):
-            if (records := float(counts[:, side].sum())) < _SMALLEST * std * math.sqrt(many):
+            records = float(counts[:, side].sum())
+            if records <= 0 or records < _SMALLEST * std * math.sqrt(many):
                 return [
                     self.refusal(f"about {max(0.0, records):.0f} rows {label} the condition, too few for the noise")
                 ]

@@ -19,6 +19,8 @@ from fedsynth.schema.columns import Column, Datetime, Numeric
 
 UNIT = 1024
 """Values are rounded to integers in units of 1 / UNIT of the largest distance from the centre."""
+FINE = 2**18
+"""The same for a sum of values alone: where the range is wide, most values may lie within 1 / UNIT of each other."""
 _CELLS = 16  # of a first look, about, besides those by magnitude
 _CLEAR = 2.5  # noise deviations above which a tail of the first look has rows
 _FINEST = 256  # cells of a sum along a column; a range with fewer multiples has one for each
@@ -51,6 +53,15 @@ class Range:
     def scale(self) -> float:
         """The largest distance of a value from the centre."""
         return max(self.high - self.centre, self.centre - self.low) or 1.0
+
+    def fine(self, cells: int) -> Floats:
+        """Return the ends between so many cells of the range: half of them by width, and half by where the rows are."""
+        points = np.unique(np.clip(np.concatenate([[self.low, self.high], self.edges]), self.low, self.high))
+        by_width = (points - self.low) / (self.high - self.low or 1.0)
+        rows = np.interp(points, self.edges, self.cumulated)
+        by_rows = (rows - rows[0]) / (rows[-1] - rows[0]) if rows[-1] > rows[0] else by_width
+        found: Floats = np.interp(np.arange(1, cells) / cells, (by_width + by_rows) / 2, points)
+        return found
 
     def quantiles(self, shares: Sequence[float] | Floats) -> Floats:
         """Return about where these shares of the rows end, shape of ``shares``."""
@@ -97,13 +108,21 @@ def value_axis(column: Numeric, at: int, within: Range) -> tuple[Axis, Floats]:
     """Return an axis of fine cells over a range, and the value that stands for each cell; NaN for missing values.
 
     A value outside the range counts as its nearer end. If the range has at most 256 multiples of the column's unit,
-    every value has a cell of its own; else a cell's middle stands for its values.
+    every value has a cell of its own; else a cell's middle stands for its values, and cells are narrow where the first
+    look saw many rows.
     """
-    if column.per_unit and (many := round((within.high - within.low) * column.per_unit) + 1) <= _FINEST:
-        values = within.low + np.arange(many) / column.per_unit
-        cuts = values + 0.5 / column.per_unit
+    first = np.floor(np.round(within.low * column.per_unit, 6))
+    last = np.ceil(np.round(within.high * column.per_unit, 6))
+    if column.per_unit and last - first < _FINEST:
+        multiples = np.arange(first, last + 1) / column.per_unit
+        values, cuts = np.clip(multiples, within.low, within.high), multiples + 0.5 / column.per_unit
+    elif column.per_unit:
+        inner = np.floor(np.round(within.fine(_FINEST) * column.per_unit, 6))
+        ends = np.unique([first, *np.clip(inner, first, last - 1), last - 1, last]) + 0.5
+        values = np.clip(np.append(first, (ends[:-1] + ends[1:]) / 2) / column.per_unit, within.low, within.high)
+        cuts = ends / column.per_unit
     else:
-        inner = np.linspace(within.low, within.high, _FINEST + 1)[1:-1]
+        inner = within.fine(_FINEST)
         cuts = np.concatenate([[within.low], inner, [np.nextafter(within.high, -np.inf), within.high]])
         values = np.concatenate([[within.low], (cuts[:-2] + cuts[1:-1]) / 2, [within.high]])
     if len(cuts) > 1 and not (np.diff(cuts) > 0).all():  # a range of hardly more than one value
@@ -125,10 +144,10 @@ def quantile_axis(column: Numeric, at: int, within: Range, shares: Sequence[floa
     return Axis(at, np.append(ends, high) + 0.0), np.concatenate([[low], ends, [high]])
 
 
-def scaled(values: Floats, within: Range) -> Integers:
-    """Return values as integers, in units of ``scale / UNIT`` from the centre; 0 for NaN."""
+def scaled(values: Floats, within: Range, unit: int = UNIT) -> Integers:
+    """Return values as integers, in units of ``scale / unit`` from the centre; 0 for NaN."""
     found: NDArray[np.float64] = np.rint(
-        (np.nan_to_num(values, nan=within.centre) - within.centre) / within.scale * UNIT
+        (np.nan_to_num(values, nan=within.centre) - within.centre) / within.scale * unit
     )
     return found.astype(np.int64)
 

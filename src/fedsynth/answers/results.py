@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsynth.answers.declared import Declared, compiled, read_declared
 from fedsynth.answers.intervals import Z
-from fedsynth.answers.questions import AUC, Answer, AnyQuestion, NoisyTable, Scope
+from fedsynth.answers.questions import AUC, Answer, AnyQuestion, NoisyTable, Quantile, Scope
 from fedsynth.answers.ranges import Range
 from fedsynth.answers.scorer import Scorer
 from fedsynth.errors import FedsynthError
@@ -55,9 +55,9 @@ class _SavedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _SavedLater(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     values: list[float]
-    std: float
+    std: Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,8 +205,13 @@ class Answers:
         )
         later = {name: NoisyTable(np.array(of.values).reshape(of.shape), of.std) for name, of in saved.later.items()}
         expected = _answered(declared.all, scope, [NoisyTable(np.zeros_like(of.values), 0.0) for of in tables], {})
-        if {(of.question, of.label) for of in expected} != {(of.question, of.label) for of in saved.answers}:
+        if [(of.question, of.label) for of in expected] != [(of.question, of.label) for of in saved.answers]:
             raise _damaged("they answer other questions")
+        scored = {asked.name: asked for asked in declared.all if isinstance(asked, AUC)}
+        for name, scorer in saved.scorers.items():
+            if name not in scored:
+                raise _damaged("a scorer belongs to no question")
+            scorer.query(schema, scored[name].of).check(schema)
         return cls(declared, ranges, tables, saved.answers, later, saved.scorers)
 
 
@@ -241,11 +246,16 @@ def _judged(asked: AnyQuestion, of_table: Sequence[Answer], answers: Sequence[An
     """Compare the answers of the synthetic table with those of the sites, allowing for all of them at once."""
     assert asked.tolerance is not None
     lows, highs, distances = [0.0], [0.0], [0.0]
-    wider = NormalDist().inv_cdf(1 - 0.025 / len(answers)) / Z  # Bonferroni: all intervals hold together with 95 %
+    sides = 2.0 if isinstance(asked, Quantile) else 1.0  # the value may lie at an end of its interval by noise
+    wider = (
+        sides * NormalDist().inv_cdf(1 - 0.025 / len(answers)) / Z
+    )  # Bonferroni: all intervals hold together with 95 %
     for synthetic, answer in zip(of_table, answers, strict=True):
         if answer.value is None or answer.noise is None or synthetic.value is None:
             return Judged(asked.name, asked.words, asked.tolerance, "cannot be told", None, None, None)
         distance = abs(synthetic.value - answer.value)
+        if not math.isfinite(distance + answer.noise):
+            return Judged(asked.name, asked.words, asked.tolerance, "cannot be told", None, None, None)
         distances.append(distance)
         lows.append(max(0.0, distance - wider * answer.noise))
         highs.append(distance + wider * answer.noise)

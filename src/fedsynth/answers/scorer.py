@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,8 +21,8 @@ _RIDGE = 1.0  # strength of the penalty on squared log odds, in rows
 class Scorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The points of each column's cells, and the scores between which rows are counted, as JSON values."""
 
-    points: dict[int, list[int]]
-    cuts: list[int]
+    points: dict[Annotated[int, msgspec.Meta(ge=0)], list[Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]]]
+    cuts: list[Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]]
 
     def query(self, schema: Schema, of: str) -> ScoreHistogram:
         """Return the query for real rows by score and by whether they meet the condition ``of``."""

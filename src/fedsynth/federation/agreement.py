@@ -174,6 +174,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         """Return the agreement of a run under ``terms``; the fields of ``method``, a dataclass, become the options."""
         options = {} if method is None else {key: of for key, of in options_of(method).items() if key != "is"}
         budget = Budget(float(terms.budget.epsilon), float(terms.budget.delta))
+        asked = msgspec.msgpack.decode(msgspec.msgpack.encode(answers or {}))  # as a plan's file has them: lists
         return cls(
             terms.schema.digest,
             terms.trust,
@@ -186,7 +187,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
             options,
             roster,
             slots,
-            answers or {},
+            asked,
         )
 
     @cached_property

@@ -174,6 +174,7 @@ def prove(
     *,
     extracts: Sequence[AccountExtract] = (),
     identities: Mapping[str, bytes] | None = None,
+    settings: Agreement | None = None,
 ) -> ProofSheet:
     """Recompute every release of a run from its files; return a proof sheet of all releases and contradictions.
 
@@ -190,11 +191,15 @@ def prove(
     identities
         Public identity keys (32 bytes) by the site's name, from a source other than the server: extracts and recorded
         answers must be signed with them.
+    settings
+        What the run's settings say of its agreement: who is protected, whether sizes are public, and what is asked.
 
     Raises :class:`FedsynthError` for unreadable files; all other faults are listed in the sheet's ``problems``.
     """
     reads = trust.sums.reads if trust.sums else 0
     prover = _Prover(_Transcript(transcript, identities or {}, reads), LedgerFile.read(ledger), schema, trust, limit)
+    if settings is not None:
+        prover.check_settings(settings)
     return prover.sheet(extracts, identities or {})
 
 
@@ -215,6 +220,7 @@ def prove_run(
         run.job.budget,
         extracts=extracts,
         identities=identities,
+        settings=Agreement.of(run.job.terms(run.schema), 1, answers=run.job.declared),
     )
 
 
@@ -263,6 +269,14 @@ class _Prover:
             tuple(self.notes),
             tuple(self.problems),
         )
+
+    def check_settings(self, settings: Agreement) -> None:
+        """Compare what the run's settings say with what its questions name as agreed."""
+        for agreed in self._agreements.values():
+            for name in ("unit", "public_sizes", "answers"):
+                said, had = getattr(settings, name), getattr(agreed, name)
+                if said != had:
+                    self._problem(f"the run's settings say {name} = {said}, and what was agreed says {had}")
 
     @property
     def _agreements(self) -> dict[str, Agreement]:

@@ -79,11 +79,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return load_json(pack / MANIFEST, cls, "the manifest of a pack", mend, FORMAT)
 
     def problems(self, pack: Path) -> Iterator[str]:
-        """Yield a sentence for each file of a pack's folder that is missing, was changed, or is not listed."""
-        listed = {entry.path: entry for entry in self.files}
-        for path, entry in listed.items():
-            file = pack / path
-            if file.is_symlink() or not file.is_file():
+        """Yield a sentence for each file of a pack's folder that is missing, was changed, or is not listed.
+
+        Files are looked at where they lie: a link, also in place of a folder, is none.
+        """
+        listed = [entry.path for entry in self.files]
+        if listed != sorted(set(listed)):
+            yield "the manifest lists a file twice, or its files out of order"
+        for entry in self.files:
+            path, file = entry.path, pack / entry.path
+            if _linked(pack, path) or not file.is_file():
                 yield f"{path} is missing"
             elif (actual := PackedFile.of(path, file.read_bytes())) != entry:
                 before = f"{entry.sha256[:12]}, {entry.size} bytes"
@@ -91,8 +96,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for file in sorted(pack.rglob("*")):
             within = PurePosixPath(file.relative_to(pack).as_posix())
             own = str(within) == MANIFEST or (len(within.parts) == 2 and within.parts[0] == SIGNATURES)
-            if not file.is_dir() and not own and str(within) not in listed:
+            if (file.is_symlink() or not file.is_dir()) and not own and str(within) not in listed:
                 yield f"{within} was added: the manifest does not list it"
+
+
+def _linked(pack: Path, path: str) -> bool:
+    """Return whether a file of a pack, or a folder of it that holds the file, is a link."""
+    within = PurePosixPath(path)
+    return any((pack / part).is_symlink() for part in (within, *within.parents))
 
 
 class PackSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
