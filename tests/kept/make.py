@@ -1,9 +1,9 @@
 """Writes the files that later versions must read, with the commands of the version that is released now.
 
-``python -m tests.kept.make tests/kept/VERSION`` runs once, for a release, and the folder must not exist: what lies there
-is never written again. Of a federation of two throw-away sites, whose one run is carried as files, it keeps the pack, a
-site's account, extract, keys and roster, and the coordinator's secret; beside them a simulated run's pack and a model of
-each kind. Models come from seeds; keys, certificates and the noise of runs are random.
+``python -m tests.kept.make tests/kept/VERSION`` runs once, for a release, into a folder that does not exist yet: what
+lies there is never written again. Of a federation of two throw-away sites, whose one run is carried as files, it keeps
+the pack, a site's account, extract, keys and roster, and the coordinator's secret; beside them a simulated run's pack
+and a model of each kind. Models come from seeds; keys, certificates and the noise of runs are random.
 """
 
 from __future__ import annotations
