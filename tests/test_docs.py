@@ -64,7 +64,13 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "SECURITY.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))],
+    [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
+    ],
 )
 def test_links_between_pages_lead_somewhere(page):
     text = (ROOT / page).read_text()

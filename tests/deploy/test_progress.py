@@ -333,6 +333,25 @@ def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, ca
     assert "2 sites; a round waits for them" in capsys.readouterr().out
 
 
+def test_a_run_that_begins_while_it_is_looked_for_has_not_disappeared(tmp_path, monkeypatch):
+    """Its process took the lock, and wrote its first event, after the reader had found nobody alive."""
+    file, logs, alive = tmp_path / "events.jsonl", list[EventLog](), EventReader.alive
+
+    def late(reader: EventReader) -> bool:
+        before = alive(reader)
+        if logs:
+            logs[0].add(AttemptEnded, exit_code=0)
+        else:
+            logs.append(EventLog(file, "1"))
+            logs[0].begin(laid_out(tmp_path / "federation"))
+        return before
+
+    monkeypatch.setattr(EventReader, "alive", late)
+    view = _follow(EventReader(file), "1", True, lambda: None)
+    logs[0].__exit__()
+    assert view.ended is not None
+
+
 def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
     root = tmp_path / "federation"
     laid_out(root)

@@ -376,12 +376,12 @@ def follow(reader: EventReader, view: RunView, unheard: Callable[[], object]) ->
     """
     patience = time.monotonic() + UNHEARD
     while view.ended is None:
-        alive = reader.alive()
+        begun, alive = view.begun is not None, reader.alive()  # in this order: a run may begin between the two
         for event in reader.new():
             if event.attempt == view.attempt:
                 view.receive(event)
                 yield event
-        if view.begun is not None and not alive and view.ended is None:
+        if begun and not alive and view.ended is None:
             if (complete := reader.file.parents[2] / "runs" / reader.file.parent.name).is_dir():
                 raise FedsynthError(
                     f"the run is complete, in {complete}; its process at the server ended before it could say so. "
