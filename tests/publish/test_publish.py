@@ -45,7 +45,7 @@ def test_a_pack_has_its_parts_and_verifies(pack):
         *("about.md", "statement.html", "data-sheet.md", "LICENCE.txt", "README.md", "manifest.json"),
         *("croissant.json", "dcat.ttl", "registry.yaml", "agreed/plan.toml", "agreed/roster.toml"),
         *("proof/transcript", "proof/ledger.json", "proof/run.toml", "proof/schema.toml", "proof/sheet.txt"),
-    } == names
+    } == {name for name in names if not name.startswith("answers/tables/")}
     found = verify(pack)
     assert not found.problems
     assert found.signed == {}
