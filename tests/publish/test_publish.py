@@ -306,7 +306,6 @@ def test_a_manifest_lists_each_file_once_and_in_order(pack, tmp_path, change):
     [
         ("rows_per_person = 1", "rows_per_person = 5"),
         ("public_sizes = false", "public_sizes = true"),
-        ("[made]", '[[question]]\nkind = "count"\nname = "all"\n[made]'),
     ],
 )
 def test_settings_that_were_never_agreed_are_named(run, tmp_path, said, lie):
