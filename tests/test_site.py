@@ -72,4 +72,5 @@ def test_every_example_is_shown_and_run():
     run = "".join(block.text for page in pages_that_run() for block in blocks(page) if block.kind == "{run}")
     for name in (path.name for path in (ROOT / "examples").iterdir() if path.is_file()):
         assert re.search(rf"literalinclude\}} \S*examples/{re.escape(name)}\n", shown), name
-        assert name in SHOWN or re.search(rf"^(python|fedsynth bench) {re.escape(name)}\b", run, re.MULTILINE), name
+        commands = rf"^(python|fedsynth bench|fedsynth simulate .*--questions) {re.escape(name)}\b"
+        assert name in SHOWN or re.search(commands, run, re.MULTILINE), name

@@ -297,7 +297,7 @@ def test_b1_the_key_of_a_permutation_is_not_published(tmp_path):
     folder = RunFolder(tmp_path / "run")
     assert folder.made["split"] == "secret permutation"
     key = folder.rows_key.read_text().strip()
-    others = [path for path in folder.path.iterdir() if path != folder.rows_key]
+    others = [path for path in folder.path.rglob("*") if path.is_file() and path != folder.rows_key]
     assert not [path.name for path in others if key.encode() in path.read_bytes()]
     held = folder.rows()  # the owner, who has the key, reads the same split again
     assert isinstance(held, Split)

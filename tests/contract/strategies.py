@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from tests.contract.tda_strategies import mixture_sums, moments, products
 from tests.contract.training_strategies import gradient_sums, local_trainings, rare
 
+from fedsynth.answers.queries import GRID as SHARES
+from fedsynth.answers.queries import ScoreHistogram, SiteDistances
 from fedsynth.cliques import MOST_WEIGHT
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, RecordCount
 from fedsynth.federation.weighted import WeightedCounts
@@ -126,6 +128,43 @@ def weighted_counts(draw: st.DrawFn, schema: Schema) -> WeightedCounts:
         weights.append(draw(st.one_of(st.none(), some)))
     factors = [draw(rare(st.sampled_from([1, 7, 2**20]), st.just(2**26))) for _ in base.tables]
     return WeightedCounts(base.axes, tuple(weights), base.tables, tuple(factors))
+
+
+@st.composite
+def site_distances(draw: st.DrawFn, schema: Schema) -> SiteDistances:
+    """Draw distances from any shares, most of the time of one whole."""
+    ours = draw(st.lists(axes(schema), min_size=1, max_size=3))
+    shares = []
+    for axis in ours:
+        column = schema.stored[min(axis.column, len(schema.stored) - 1)]
+        size = column.size if axis.cuts is None else len(axis.cuts) + column.missing
+        if axis.groups is not None and axis.groups.size:
+            size = max(0, min(int(axis.groups.max()), 20)) + 1
+        weights = np.array(
+            draw(st.lists(st.integers(0, 9), min_size=max(size, 1), max_size=max(size, 1))), dtype=np.float64
+        )
+        ends = np.rint(SHARES * np.cumsum(weights) / weights.sum()) if weights.sum() else np.full(len(weights), SHARES)
+        share = np.diff(ends, prepend=0.0).astype(np.int64)
+        share[0] += draw(rare(st.just(0), st.sampled_from([-1, 1, -SHARES, 2**40])))
+        shares.append(share)
+    return SiteDistances(tuple(ours), tuple(shares))
+
+
+@st.composite
+def score_histograms(draw: st.DrawFn, schema: Schema) -> ScoreHistogram:
+    """Draw points for any axes, cuts and a label, at the limits and beyond."""
+    ours = draw(st.lists(axes(schema), min_size=1, max_size=3))
+    points = []
+    for axis in ours:
+        column = schema.stored[min(axis.column, len(schema.stored) - 1)]
+        size = column.size if axis.cuts is None else len(axis.cuts) + column.missing
+        if axis.groups is not None and axis.groups.size:
+            size = max(0, min(int(axis.groups.max()), 20)) + 1
+        number = rare(st.integers(-5, 5), st.sampled_from([2**20, -(2**20), 2**21, -(2**63)]))
+        points.append(np.array(draw(st.lists(number, min_size=size, max_size=size)), dtype=np.int64))
+    cuts = draw(st.lists(st.integers(-9, 9), min_size=1, max_size=5, unique=True))
+    cuts = draw(rare(st.just(sorted(cuts)), st.just(cuts)))
+    return ScoreHistogram(tuple(ours), tuple(points), np.array(cuts, dtype=np.int64), draw(axes(schema)))
 
 
 @st.composite
@@ -252,6 +291,8 @@ STRATEGIES: dict[str, Strategy] = {
     "size": lambda schema: st.just(RecordCount()),
     "counts": counts,
     "weighted-counts": weighted_counts,
+    "site-distances": site_distances,
+    "score-histogram": score_histograms,
     "interactions": interactions,
     "sketches": sketches,
     "flaim-scores": scores,

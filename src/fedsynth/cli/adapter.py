@@ -24,7 +24,7 @@ import msgspec
 from cyclopts import Parameter
 
 from fedsynth.cli.options import Shared
-from fedsynth.runs.job import Job, parse_option
+from fedsynth.runs.job import ASKED, Job, parse_option
 from fedsynth.settings import bounds_of, members, read_settings, texts
 
 REQUIRED = inspect.Parameter.empty
@@ -144,7 +144,11 @@ def options_of(function: Callable[..., Any]) -> Iterator[Option]:
             continue
         rare = wanted.rare
         for one in msgspec.structs.fields(struct):
-            if one.name not in texts(struct) or (wanted.names and one.name not in {*wanted.names, *wanted.defaults}):
+            if (
+                one.name not in texts(struct)
+                or one.name in ASKED
+                or (wanted.names and one.name not in {*wanted.names, *wanted.defaults})
+            ):
                 continue
             text, default = own.get(one.name) or texts(struct)[one.name], wanted.defaults.get(one.name, one.default)
             if default is msgspec.NODEFAULT and one.default_factory is msgspec.NODEFAULT and not wanted.optional:

@@ -143,7 +143,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     options: Mapping[str, Any] = {}
     roster: HexDigest = ""
     slots: tuple[PlannedQuestion, ...] = ()
-    answers: Mapping[str, Any] = {}
+    answers: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
     fedsynth_plan: Literal[1] = FORMAT
 
     def __post_init__(self) -> None:
@@ -174,7 +174,9 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         """Return the agreement of a run under ``terms``; the fields of ``method``, a dataclass, become the options."""
         options = {} if method is None else {key: of for key, of in options_of(method).items() if key != "is"}
         budget = Budget(float(terms.budget.epsilon), float(terms.budget.delta))
-        asked = msgspec.msgpack.decode(msgspec.msgpack.encode(answers or {}))  # as a plan's file has them: lists
+        asked = msgspec.UNSET  # so that an agreement without questions has no entry for them
+        if answers:
+            asked = msgspec.msgpack.decode(msgspec.msgpack.encode(answers))  # as a plan's file has them: lists
         return cls(
             terms.schema.digest,
             terms.trust,

@@ -38,7 +38,8 @@ FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it
 _MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DECLARED, _QUESTIONED = "fedsynth.answers.declared:read_declared", "fedsynth.answers.asking:Questioned"
-_ASKED = ("question", "criterion", "cuts", "clips", "answer_share")  # fields of a job about declared questions
+ASKED = ("question", "criterion", "cuts", "clips", "answer_share")
+"""Fields of a job about declared questions, which files alone have."""
 _SIMULATED = ("data", "site", "records", "sites", "partition", "seed", "person", "holdout", "target")
 
 
@@ -209,10 +210,15 @@ class Job(Settings, frozen=True):
     twentieth of the sites: set dropouts if more may fail."""
     deployment: Deployment | None = None
     question: tuple[Mapping[str, Any], ...] = ()
+    """Declared questions, a section [[question]] each: answered with intervals; docs/answers.md lists the kinds."""
     criterion: tuple[Mapping[str, Any], ...] = ()
+    """Declared questions with a tolerance, a section [[criterion]] each, by which the synthetic table is judged."""
     cuts: Mapping[str, tuple[float, ...]] = {}
+    """Points that divide a number for questions, by column: each begins a group."""
     clips: Mapping[str, tuple[float, float]] = {}
+    """Bounds to which a number is clipped in the sums of questions, by column."""
     answer_share: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    """Share of the budget that questions and criteria get together, if there are any."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -282,7 +288,7 @@ class Job(Settings, frozen=True):
     @property
     def declared(self) -> dict[str, Any]:
         """The declared questions and criteria, their cuts, and their share of the budget; empty without any."""
-        return {name: getattr(self, name) for name in _ASKED} if self.question or self.criterion else {}
+        return {name: getattr(self, name) for name in ASKED} if self.question or self.criterion else {}
 
     def fitting(self, method: Method) -> Method:
         """Return what a run fits: the ``method``, or the method after the declared questions."""
@@ -448,8 +454,8 @@ def declared_in(content: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
     ``where`` begins the message of an error. Raises :class:`~fedsynth.errors.InvalidParameter` for other entries.
     """
-    if unknown := sorted(set(content) - set(_ASKED)):
-        raise InvalidParameter(f"{where}{', '.join(unknown)} is unknown; {nearest(unknown[0], _ASKED, 'known are')}")
+    if unknown := sorted(set(content) - set(ASKED)):
+        raise InvalidParameter(f"{where}{', '.join(unknown)} is unknown; {nearest(unknown[0], ASKED, 'known are')}")
     if content and not {"question", "criterion"} & set(content):
         raise InvalidParameter(f"{where}no question is declared; add a section [[question]] or [[criterion]]")
     return dict(content)
