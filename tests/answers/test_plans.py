@@ -75,6 +75,7 @@ def test_a_plan_has_a_slot_for_the_look_and_one_for_the_questions():
     slots = [slot for slot in PLAN.slots if slot.kind == "weighted-counts"]
     assert sorted(slot.price for slot in slots) == pytest.approx([LOOK_PRICE, PRICE], rel=1e-6)
     assert all(slot.times == 1 for slot in slots)
+    assert PLAN.answers
     assert PLAN.answers["question"][0]["name"] == "share"
     assert PLAN.answers["answer_share"] == 0.25
     assert (PLAN.method, "method" in PLAN.options) == ("oneshot", False)
