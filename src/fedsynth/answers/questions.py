@@ -30,7 +30,7 @@ from fedsynth.settings import Settings
 
 _SMALLEST = 4.0  # noise deviations that a group must have, to be divided by
 _LEVELS = tuple(np.round(np.arange(1, 16) / 16, 4))  # shares at which the cells of a quantile's table end
-_NEAR = (0.0025, 0.005, 0.01, 0.02, 0.04)  # and these away from the quantile
+_NEAR = (0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.04)  # and these away from the quantile
 _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
