@@ -31,8 +31,8 @@ SLACK = 1.0
 """Deviations of its noise by which an expected sum may differ from the released one."""
 STIFFNESS = 0.01
 """What a sum that pulls may differ further, in deviations for each unit of its exponent times its deviation."""
-TIMES = 10
-"""Rows of a pool for each row to draw."""
+TIMES = 30
+"""Rows of a pool for each row to draw, of few rows: a pool is a sample itself, and its error must be small."""
 _LARGEST_POOL = 200_000  # rows of a pool, but at least three for each row to draw
 _KEYS = 12  # sums by whose cells a pool is sorted
 _STEPS = 200  # of the fit
