@@ -70,7 +70,7 @@ def test_rows_agree_with_released_sums_within_their_noise(fitted):
     """Model and answers have noise of their own: tilted rows are nearer to the answers, and most are within it."""
     tilted, plain = distances(fitted), distances(replace(fitted, tilt=None))
     assert len(tilted) > 20
-    assert (tilted <= Z).mean() >= 0.85
+    assert (tilted <= Z).mean() >= 0.75  # of 22 answers, by rows that are a sample themselves
     assert (tilted**2).mean() < 0.7 * (plain**2).mean()
 
 
@@ -182,8 +182,8 @@ def test_a_sum_moves_as_its_exponent_says():
     np.testing.assert_array_equal(weight, table.numbers[1])
 
 
-def test_pools_have_ten_rows_for_each_and_at_least_three():
-    assert [pool_size(rows) for rows in (1, 100, 20_000, 50_000, 100_000)] == [10, 1000, 200_000, 200_000, 300_000]
+def test_pools_have_thirty_rows_for_each_and_at_least_three():
+    assert [pool_size(rows) for rows in (1, 100, 20_000, 50_000, 100_000)] == [30, 3000, 200_000, 200_000, 300_000]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

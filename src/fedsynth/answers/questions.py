@@ -487,7 +487,7 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
         noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
         found = []
         for (a, b), label in zip(pairs, labels, strict=True):
-            least = np.maximum(_SMALLEST * noise / values[0], 1e-9)  # also without noise, a constant has no correlation
+            least = np.maximum(_SMALLEST * noise / values[0], 1 / UNIT)  # squares are rounded: a constant has some too
             hidden = [self.columns[at] for at in (a, b) if covariance[at, at] <= least[at]]
             if hidden:
                 why = f"the variance of {' and '.join(hidden)} is below {_SMALLEST:g} deviations of its noise"
