@@ -35,7 +35,7 @@ _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
 _LONGEST_NAME = 200
-_SINGULAR = 1e-9  # variance of covariates in some direction, in squared units of their ranges, that is rounding alone
+_SINGULAR = 1 / UNIT  # share of the largest variance below which covariates count as constant: squares are rounded
 _PRECISIONS = (0.25, 0.5, 1.0)  # of the number of records, of sums, and of sums of products
 
 
@@ -487,7 +487,7 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
         noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
         found = []
         for (a, b), label in zip(pairs, labels, strict=True):
-            least = np.maximum(_SMALLEST * noise / values[0], 1 / UNIT)  # squares are rounded: a constant has some too
+            least = np.maximum(_SMALLEST * noise / values[0], _SINGULAR)
             hidden = [self.columns[at] for at in (a, b) if covariance[at, at] <= least[at]]
             if hidden:
                 why = f"the variance of {' and '.join(hidden)} is below {_SMALLEST:g} deviations of its noise"
