@@ -35,7 +35,7 @@ _MOST_TIMES = 60
 _MOST_CELLS = 256
 _MOST_FEATURES = 12
 _LONGEST_NAME = 200
-_SINGULAR = 1 / UNIT  # share of the largest variance below which covariates count as constant: squares are rounded
+_SINGULAR = 1 / UNIT  # a variance, in squared units of the ranges, that the rounding of squares makes alone
 _PRECISIONS = (0.25, 0.5, 1.0)  # of the number of records, of sums, and of sums of products
 
 
