@@ -38,7 +38,7 @@ def queries() -> list[WeightedCounts]:
         ]
     )
     scope = Scope(SCHEMA, DECLARED.cuts, ranges)
-    return [look_query(columns), compiled(DECLARED.all, scope)[0], compiled(more.all, scope)[0]]
+    return [look_query(columns), compiled(DECLARED.all, scope), compiled(more.all, scope)]
 
 
 @contextmanager

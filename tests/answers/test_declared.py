@@ -76,7 +76,8 @@ def test_numbers_that_questions_name_are_looked_at_once():
 
 def test_questions_share_the_noise_evenly():
     """A record moves the tables of each question by the same in L2, and all together by no more than declared."""
-    query, counts = compiled(DECLARED.all, Scope(SCHEMA, DECLARED.cuts, WIDEST))
+    scope = Scope(SCHEMA, DECLARED.cuts, WIDEST)
+    query, counts = compiled(DECLARED.all, scope), [len(asked.parts(scope)) for asked in DECLARED.all]
     assert sum(counts) == len(query.tables)
     begin = 0
     for number in counts:
@@ -93,7 +94,7 @@ def test_a_regression_on_many_columns_takes_no_more_than_its_part():
     wide, ranges = Schema(columns), {at: Range.of(0, 100) for at in range(13)}
     covariates = [column.name for column in columns[:8]]
     of_many = {"kind": "regression", "name": "many", "outcome": "c12", "covariates": covariates}
-    query, _ = compiled(read_declared({"question": [of_many]}).all, Scope(wide, {}, ranges))
+    query = compiled(read_declared({"question": [of_many]}).all, Scope(wide, {}, ranges))
     assert len(query.tables) == 1 + 9 + 45
     assert query.sensitivity(wide).l2 == pytest.approx(WHOLE, rel=0.1)
 
@@ -111,7 +112,7 @@ def test_ranges_move_cut_points_and_neither_axes_nor_cells_grow():
                 np.full(len(axis.cuts), 0.1)
             )
             ranges[at] = found_range(column, noisy, 50.0)
-        query, _ = compiled(DECLARED.all, Scope(SCHEMA, DECLARED.cuts, ranges))
+        query = compiled(DECLARED.all, Scope(SCHEMA, DECLARED.cuts, ranges))
         query.check(SCHEMA)
         for part, most in zip(query.extent(SCHEMA), largest, strict=True):
             assert part <= most

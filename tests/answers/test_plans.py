@@ -51,7 +51,7 @@ def question(extent_of: str = "asked") -> WeightedCounts:
     """Return the questions after the first look, or some that are larger in one way."""
     declared = replaced() if extent_of == "asked" else replaced(question=[{**CONTENT["question"][3]}])
     ranges = {at: Range.of(column.low, column.high) for at, column in declared.looked_at(SCHEMA).items()}
-    return compiled(declared.all, Scope(SCHEMA, declared.cuts, ranges))[0]
+    return compiled(declared.all, Scope(SCHEMA, declared.cuts, ranges))
 
 
 def replaced(**more: Any) -> Any:

@@ -66,7 +66,7 @@ def ask(declared: Declared, federation: Federation) -> tuple[Federation, Answers
     scope = Scope(schema, declared.cuts, ranges)
     tables: Sequence[NoisyTable] = ()
     if of_tables:
-        tables = _noisy(federation.sum(compiled(declared.all, scope)[0], share * of_tables))
+        tables = _noisy(federation.sum(compiled(declared.all, scope), share * of_tables))
     answers = Answers.of(declared, schema, ranges, tables)
     if comparing := [asked for asked in declared.all if isinstance(asked, Sites)]:
         queries = [asked.distances(scope, answers.tables_of(schema)[asked.name]) for asked in comparing]
@@ -119,7 +119,7 @@ class Questioned:
         left, answers = ask(self.declared, federation)
         synthesizer: Synthesizer = self.method.fit(left)
         if tables := answers.tables:
-            query, _ = compiled(self.declared.all, answers.scope(federation.schema))
+            query = compiled(self.declared.all, answers.scope(federation.schema))
             tilt = Tilt(query.axes, query.weights, query.tables)
             stds = [max(table.std, of_row) for table, of_row in zip(tables, query.largest, strict=True)]
             synthesizer = replace(synthesizer, tilt=tilted(synthesizer, tilt, [table.values for table in tables], stds))

@@ -93,7 +93,7 @@ class Declared(Settings, frozen=True):
         ranges = {at: Range.of(column.low, column.high) for at, column in columns.items()}
         scope = Scope(schema, self.cuts, ranges)
         if any(asked.parts(scope) for asked in self.all):
-            queries.append(compiled(self.all, scope)[0])
+            queries.append(compiled(self.all, scope))
         for query in queries:
             query.check(schema)
         extents = [query.extent(schema) for query in queries]
@@ -118,20 +118,20 @@ def look_query(columns: Mapping[int, Numeric]) -> WeightedCounts:
     return WeightedCounts(axes, (None,) * len(axes), tuple((at,) for at in range(len(axes))), (WHOLE,) * len(axes))
 
 
-def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCounts, list[int]]:
-    """Return the query for all questions, and the number of tables of each.
+def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> WeightedCounts:
+    """Return the query for all questions: the tables of each, in the order of the questions.
 
     A record moves the tables of a question by at most about ``WHOLE`` in L2 together, within a tenth since factors
     are whole numbers, times the root of its weight. The tables divide that by their precision: questions share the
     budget by their weights.
     """
-    parts = [asked.parts(scope) for asked in questions]
     axes: list[Axis] = []
     weights: list[Integers | None] = []
     places: dict[Any, int] = {}
     tables, factors = [], []
     heaviest = max(asked.weight for asked in questions)
-    for asked, of_question in zip(questions, parts, strict=True):
+    for asked in questions:
+        of_question = asked.parts(scope)
         norm = math.sqrt(math.fsum(part.precision**2 for part in of_question) * heaviest / asked.weight)
         for part in of_question:
             table = []
@@ -144,8 +144,7 @@ def compiled(questions: Sequence[AnyQuestion], scope: Scope) -> tuple[WeightedCo
                 table.append(places[key])
             tables.append(tuple(table))
             factors.append(_factor(part, norm))
-    query = WeightedCounts(tuple(axes), tuple(weights), tuple(tables), tuple(factors))
-    return query, [len(of_question) for of_question in parts]
+    return WeightedCounts(tuple(axes), tuple(weights), tuple(tables), tuple(factors))
 
 
 def _factor(part: Part, norm: float) -> int:

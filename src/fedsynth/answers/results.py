@@ -148,7 +148,7 @@ class Answers:
         scope, schema = self.scope(table.schema), table.schema
         tables: list[NoisyTable] = []
         if self.tables:
-            query, _ = compiled(self.declared.all, scope)
+            query = compiled(self.declared.all, scope)
             tables = [NoisyTable(of, 0.0) for of in query.split(schema, query.answer(table))]
         later: dict[str, NoisyTable] = {}
         for asked in self.declared.all:
@@ -194,7 +194,7 @@ class Answers:
             raise _damaged("they have other ranges than questions")
         scope = Scope(schema, declared.cuts, ranges)
         some = any(asked.parts(scope) for asked in declared.all)
-        shapes = compiled(declared.all, scope)[0].shapes(schema) if some else []
+        shapes = compiled(declared.all, scope).shapes(schema) if some else []
         if [math.prod(shape) for shape in shapes] != [len(table.values) for table in saved.tables]:
             raise _damaged("they have other tables than questions")
         if any(math.prod(of.shape) != len(of.values) for of in saved.later.values()):
@@ -247,9 +247,8 @@ def _judged(asked: AnyQuestion, of_table: Sequence[Answer], answers: Sequence[An
     assert asked.tolerance is not None
     lows, highs, distances = [0.0], [0.0], [0.0]
     sides = 2.0 if isinstance(asked, Quantile) else 1.0  # the value may lie at an end of its interval by noise
-    wider = (
-        sides * NormalDist().inv_cdf(1 - 0.025 / len(answers)) / Z
-    )  # Bonferroni: all intervals hold together with 95 %
+    # Bonferroni: all intervals hold together with 95 %
+    wider = sides * NormalDist().inv_cdf(1 - 0.025 / len(answers)) / Z
     for synthetic, answer in zip(of_table, answers, strict=True):
         if answer.value is None or answer.noise is None or synthetic.value is None:
             return Judged(asked.name, asked.words, asked.tolerance, "cannot be told", None, None, None)
