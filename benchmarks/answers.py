@@ -146,7 +146,8 @@ def main() -> None:
         shown = [f"{mean[at]:.4f} ± {std[at]:.4f}" for at in (0, 3, 1, 4, 2, 5)]
         print(
             f"| {name} | {' | '.join(shown)} | {np.mean(inside):.1%} of {len(inside)} "
-            f"| {np.nanmean(one) / np.nanmean(other):.2f} (largest {np.nanmax(each):.2f}) |",
+            f"| {np.nanmean(one) / np.nanmean(other):.2f} "
+            f"(largest {np.nanmax(each):.2f}, {np.sum(each > 1.25)} above 1.25) |",
             flush=True,
         )
 

@@ -139,8 +139,20 @@ def test_a_range_holds_nearly_all_rows_and_not_the_whole_column():
     assert found.high < 40_000
     assert found.low <= found.centre <= found.high
     assert found.scale == max(found.high - found.centre, found.centre - found.low)
-    assert found.quantiles([0.5])[0] == pytest.approx(np.median(values), rel=0.3)
+    shares = np.array([0.1, 0.25, 0.5, 0.75, 0.9])
+    below = np.searchsorted(np.sort(values), found.quantiles(shares)) / len(values)
+    np.testing.assert_allclose(below, shares, atol=0.015)  # by straight lines within the cells, .9 would be .95
     assert found.clipped(100, 200).centre == 200
+
+
+def test_quantiles_step_over_a_value_that_many_rows_share():
+    """Also where its cell has no width, as of a column of real numbers; a range of one value has one quantile."""
+    edges = np.array([-1.0, 0.0, np.nextafter(0.0, 1.0), 1.0, 1.0])
+    found = Range(-1.0, 1.0, 0.0, edges, np.array([0.0, 0.3, 0.6, 0.9, 1.0]))
+    assert found.quantiles([0.0, 0.3, 0.45, 0.95]) == pytest.approx([-1.0, 0.0, 0.0, 1.0], abs=0.02)
+    assert (np.diff(found.quantiles(np.linspace(0, 1, 50))) >= 0).all()
+    assert found.quantiles([0.15])[0] == pytest.approx(-0.5, abs=0.1)
+    assert Range.of(3.0, 3.0).quantiles([0.2, 0.5]).tolist() == [3.0, 3.0]
 
 
 def test_noise_alone_gives_a_range_within_the_column():

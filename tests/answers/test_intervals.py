@@ -17,6 +17,7 @@ from fedsynth.answers.intervals import (
     logistic,
     normal,
     quantile,
+    quantile_of_rows,
     ratio,
     share,
     survival,
@@ -110,6 +111,15 @@ def test_a_quantile_has_woodruffs_interval():
     assert (quantile(counts, 0.0, ends, 0.05).low, quantile(counts, 0.0, ends, 0.95).high) == (0.0, 6.0)
     # at 0.9: 90 -+ 5.88, and 95 lie below 5
     assert (quantile(counts, 0.0, ends, 0.9).low, quantile(counts, 0.0, ends, 0.9).high) == (3.0, 6.0)
+
+
+def test_the_quantile_of_the_counted_rows_is_known_but_for_noise():
+    counts, ends = np.array([10.0, 20, 30, 25, 10, 5]), np.arange(7.0)
+    assert quantile_of_rows(counts, 0.0, ends, 0.5, 2.0) == (2.0, 3.0)
+    assert quantile_of_rows(counts, 0.0, ends, 0.6, 2.0) == (3.0, 3.0)
+    # half of six cells' noise below and above the end at 2: 20 rows off, of 10 sqrt(6) / 2 = 12.2
+    assert quantile_of_rows(counts, 10.0, ends, 0.5, 1.6) == (2.0, 4.0)
+    assert quantile_of_rows(counts, 10.0, ends, 0.5, 1.7) == (1.0, 4.0)
 
 
 DESIGN = np.array([[1, a, b, c] for a in (0, 1) for b, c in ((0, 0), (1, 0), (0, 1))], dtype=float)

@@ -157,17 +157,24 @@ def test_a_table_without_rows_in_a_group_is_not_judged_and_breaks_nothing(answer
     assert judging(0.5, among="sex=f").judged(encode(SCHEMA, FRAME[FRAME.sex == "m"]))[0].verdict == "cannot be told"
 
 
-def test_verdicts_hold_the_true_distance_in_at_least_95_of_100_runs():
-    """Of a table that is off by a known distance; that of the noise alone would not be enough for the largest of 4."""
-    table = encode(SCHEMA, FRAME.assign(ward=FRAME.ward.where(FRAME.index % 10 != 0, "surgery")))
-    asked = read_declared({"criterion": [{"kind": "cross", "name": "w", "columns": ["ward"], "tolerance": 0.05}]})
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"kind": "cross", "columns": ["ward"], "tolerance": 0.05},
+        {"kind": "quantile", "column": "bill", "at": [0.1, 0.5, 0.9], "tolerance": 400},
+    ],
+    ids=lambda asks: asks["kind"],
+)
+def test_verdicts_hold_the_true_distance_in_at_least_95_of_100_runs(asks):
+    """Of a table that is off by a known distance; each answer's noise alone would not be enough for the largest."""
+    moved = FRAME.index % 10 != 0
+    table = encode(SCHEMA, FRAME.assign(ward=FRAME.ward.where(moved, "surgery"), bill=FRAME.bill.where(moved, 300)))
+    asked = read_declared({"criterion": [{"name": "w", **asks}]})
     held = []
-    exact = None
     for seed in range(200):
         _, answers = ask(asked, federate([FRAME], SCHEMA, Budget(1.0, 1e-6), trust="trusted", seed=seed))
-        if exact is None:
-            shares = [np.array([of.value for of in answers.exact(one)]) for one in (table, encode(SCHEMA, FRAME))]
-            exact = float(np.abs(shares[0] - shares[1]).max())
+        of_both = [np.array([of.value for of in answers.exact(one)]) for one in (table, encode(SCHEMA, FRAME))]
+        exact = float(np.abs(of_both[0] - of_both[1]).max())
         (judged,) = answers.judged(table)
         assert judged.low is not None
         assert judged.high is not None

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.answers.world import SCHEMA, declared, labelled, rows
+from tests.answers.world import CONTENT, SCHEMA, declared, labelled, rows
 
-from fedsynth.answers.asking import Questioned
+from fedsynth.answers.asking import SLACKS, Questioned
 from fedsynth.answers.intervals import Z
 from fedsynth.answers.results import Answers
 from fedsynth.archive import pack, unpack
@@ -23,7 +23,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer, load, own_bins
-from fedsynth.models.tilt import SLACK, STIFFNESS, Tilt, pool_size
+from fedsynth.models.tilt import STIFFNESS, Tilt, pool_size
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.schema.bins import Axis
@@ -89,8 +89,10 @@ def test_rows_of_a_model_without_noise_answer_as_the_rows_do():
 
 
 def test_the_pull_of_each_sum_is_what_its_noise_allows():
-    """At the minimum, a sum within its slack pulls at nothing, and any other is at the end of its slack."""
-    made = Questioned(ASKED, OneShot()).fit(federate([FRAME], SCHEMA, BUDGET, trust="trusted", seed=0))
+    """At the minimum, a sum within its slack pulls at nothing, and any other is at the end: narrower for criteria."""
+    judged = [{**of, "tolerance": 1.0} for of in CONTENT["question"] if of["name"] in ("cross", "survival")]
+    asked = declared("share", "mean", "correlation", answer_share=0.4, criterion=judged)
+    made = Questioned(asked, OneShot()).fit(federate([FRAME], SCHEMA, BUDGET, trust="trusted", seed=0))
     assert made.tilt is not None
     rng = np.random.default_rng(0)
     plain = replace(made, tilt=None)
@@ -101,15 +103,18 @@ def test_the_pull_of_each_sum_is_what_its_noise_allows():
     )
     share = np.exp(log - np.max(log))
     share *= made.model.total / share.sum()
-    for (cell, weight), of, table in zip(
-        made.tilt.features(pool), made.tilt.exponents, answered(made).tables, strict=True
+    answers = answered(made)
+    slacks = [SLACKS[name in ("cross", "survival")] for name, of in answers.tables_of(SCHEMA).items() for _ in of]
+    assert len(set(slacks)) == 2
+    for (cell, weight), of, table, slack in zip(
+        made.tilt.features(pool), made.tilt.exponents, answers.tables, slacks, strict=True
     ):
         expected = np.bincount(cell, share * weight, minlength=of.size)
         pulled = (table.values.ravel() - expected) / table.std
         exponent = of.ravel() * table.std
-        within = np.sign(exponent) * SLACK + STIFFNESS * exponent
+        within = np.sign(exponent) * slack + STIFFNESS * exponent
         np.testing.assert_allclose(np.where(np.abs(exponent) < 1e-9, 0.0, pulled - within), 0.0, atol=0.05)
-        assert (np.abs(pulled) <= SLACK + STIFFNESS * np.abs(exponent) + 0.05).all()
+        assert (np.abs(pulled) <= slack + STIFFNESS * np.abs(exponent) + 0.05).all()
 
 
 def test_columns_that_no_question_names_stay_as_they_were(fitted):

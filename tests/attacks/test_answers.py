@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from msgspec import structs
 from tests.answers.world import SCHEMA, rows
 
 from fedsynth.answers import intervals
@@ -170,11 +169,12 @@ def test_means_and_totals_of_skewed_numbers_lie_in_their_intervals_by_noise(shap
 # Criteria
 
 
-def judged(answers: Answers, answer: Answer, synthetic: float) -> Judged:
+def judged(answers: Answers, answer: Answer, synthetic: float, within: tuple[float, float] | None = None) -> Judged:
     """Return how a criterion is met if the sites answer so, and the synthetic table has that value."""
     (asked,) = answers.declared.criterion
-    given = structs.replace(answer, value=synthetic)
-    return _judged(asked, [given], [answer])
+    assert answer.value is not None
+    assert answer.noise is not None
+    return _judged(asked, [synthetic], [answer], [within or (answer.value - answer.noise, answer.value + answer.noise)])
 
 
 def criterion(**entries: Any) -> Answers:
@@ -188,7 +188,10 @@ def test_a_criterion_allows_for_a_quantile_at_one_end_of_its_interval():
     answers = criterion(kind="quantile", column="age")
     (asked,) = answers.declared.criterion
     answer = asked.answer(Interval(50.0, 50.0, 60.0, 5.0, 0.0), "50 %")
-    assert judged(answers, answer, 50.0).verdict == "cannot be told"
+    counts, ends = np.array([30.0, 19.0, 3.0, 48.0]), np.array([0.0, 40.0, 50.0, 60.0, 110.0])
+    bounds = intervals.quantile_of_rows(counts, 0.4, ends, 0.5, 2.0)
+    assert bounds == (50.0, 60.0)
+    assert judged(answers, answer, 50.0, bounds).verdict == "cannot be told"
 
 
 def test_a_criterion_is_not_met_by_what_is_no_number():

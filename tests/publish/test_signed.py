@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,7 @@ from fedsynth.publish.manifest import Manifest, PackSignature
 from fedsynth.publish.pack import publish_run, sign_pack
 from fedsynth.publish.verify import verify
 
+ROOT = Path(__file__).parents[2]
 SITES = ("east", "north", "south")
 DETAILS = {"title": "Stays", "publisher": "Health Office", "licence": "CC-BY-4.0"}
 COORDINATOR = Keys(_secret(SEED, "coordinator"))
@@ -95,6 +99,33 @@ def test_a_stranger_verifies_it_with_the_consortiums_keys(pack):
     assert json.loads(invoke(["verify", pack, "--json"]).output)["signed"] == {
         "coordinator": COORDINATOR.identity.hex()
     }
+
+
+def test_a_script_without_fedsynth_verifies_it_and_names_what_was_changed(copy):
+    def said(*keys: str) -> tuple[int, str]:
+        script = ROOT / "examples" / "verify_pack.py"
+        done = subprocess.run([sys.executable, "-I", script, copy, *keys], capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        return done.returncode, done.stdout
+
+    assert "fedsynth" not in re.findall(
+        r"^\s*(?:import|from) (\w+)", (ROOT / "examples/verify_pack.py").read_text(), re.M
+    )
+    coordinator = f"coordinator={COORDINATOR.identity.hex()}"
+    assert said(coordinator) == said() == (0, f"verified: {len(Manifest.load(copy).files)} files\n")
+    code, out = said(f"coordinator={KEYS['north'].identity.hex()}", f"north={KEYS['north'].identity.hex()}")
+    assert (code, out.count("PROBLEM"), "by another key" in out, "of north is missing" in out) == (1, 2, True, True)
+    ledger = json.loads((copy / "proof" / "ledger.json").read_text())
+    ledger["entries"][0]["release"]["rho"] *= 2
+    (copy / "proof" / "ledger.json").write_text(json.dumps(ledger))
+    code, out = said(coordinator)
+    assert code == 1
+    assert "proof/ledger.json is missing or was changed" in out
+    assert "and the ledger says" in out
+    assert "exceed the budget" in out
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "run": "another"}))
+    assert "of coordinator is of another manifest" in said(coordinator)[1]
 
 
 def test_without_extracts_it_says_whose_word_it_is(federation, tmp_path):

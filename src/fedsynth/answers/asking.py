@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 LOOK = 0.1
 """Part of the questions' share that the first look gets, if any question names a number."""
+SLACKS = 1.0, 0.25
+"""Deviations of its noise by which rows may differ from an answer to a question, and to a criterion, before it pulls.
+
+A narrower slack costs statistics that nobody asked for more, and lets the rows differ less from what is judged.
+"""
 _SCORED = 50_000  # most synthetic rows to which a scorer is fitted
 
 
@@ -122,6 +127,11 @@ class Questioned:
             query = compiled(self.declared.all, answers.scope(federation.schema))
             tilt = Tilt(query.axes, query.weights, query.tables)
             stds = [max(table.std, of_row) for table, of_row in zip(tables, query.largest, strict=True)]
-            synthesizer = replace(synthesizer, tilt=tilted(synthesizer, tilt, [table.values for table in tables], stds))
+            of_questions = sum(
+                len(answers.tables_of(federation.schema)[asked.name]) for asked in self.declared.question
+            )
+            slacks = [SLACKS[at >= of_questions] for at in range(len(tables))]
+            released = [table.values for table in tables]
+            synthesizer = replace(synthesizer, tilt=tilted(synthesizer, tilt, released, stds, slacks))
         answers = ask_scores(answers, federation, synthesizer)
         return replace(synthesizer, info={**synthesizer.info, "answers": answers.to_json()})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -85,25 +86,40 @@ def quantile(counts: Floats, std: float, ends: Floats, level: float) -> Interval
     10.1080/01621459.1952.10483443).
     """
     cells, records = len(counts), float(counts.sum())
-    below = np.append(0.0, np.cumsum(counts))
-    many = np.arange(cells + 1)
-    noise = std * np.sqrt((1 - level) ** 2 * many + level**2 * (cells - many))
-    sampling = math.sqrt(max(0.0, records) * level * (1 - level))
-    off = below - level * records
-
-    def within(deviation: Floats) -> tuple[float, float]:
-        surely_below = int(np.flatnonzero(off <= -Z * deviation).max(initial=0))
-        surely_above = int(np.flatnonzero(off >= Z * deviation).min(initial=cells))
-        first, last = sorted((surely_below, surely_above))
-        return float(ends[first]), float(ends[last])
-
-    low, high = within(np.hypot(noise, sampling))
-    least, most = within(noise)
-    sure, well = within(np.full(cells + 1, sampling))
+    sampling = np.full(cells + 1, math.sqrt(max(0.0, records) * level * (1 - level)))
+    noise, off = _quantile_noise(cells, std, level), _off(counts, level)
+    low, high = _surely(off, Z * np.hypot(noise, sampling), ends)
+    least, most = _surely(off, Z * noise, ends)
+    sure, well = _surely(off, Z * sampling, ends)
     crossed = int(np.flatnonzero(np.maximum.accumulate(off)[1:] >= 0).min(initial=cells - 1))
     part = -off[crossed] / (off[crossed + 1] - off[crossed]) if off[crossed + 1] > off[crossed] else 0.5
     value = float(ends[crossed] + min(max(part, 0.0), 1.0) * (ends[crossed + 1] - ends[crossed]))
     return Interval(value, min(low, value), max(high, value), (most - least) / 2, (well - sure) / 2)
+
+
+def quantile_of_rows(counts: Floats, std: float, ends: Floats, level: float, z: float) -> tuple[float, float]:
+    """Return between which ends of cells the counted rows' own quantile lies, if noise is within ``z`` deviations."""
+    return _surely(_off(counts, level), z * _quantile_noise(len(counts), std, level), ends)
+
+
+def _off(counts: Floats, level: float) -> Floats:
+    """Return how many more records than ``level`` of all lie below each end."""
+    found: Floats = np.append(0.0, np.cumsum(counts)) - level * float(counts.sum())
+    return found
+
+
+def _quantile_noise(cells: int, std: float, level: float) -> Floats:
+    below = np.arange(cells + 1)
+    found: Floats = std * np.sqrt((1 - level) ** 2 * below + level**2 * (cells - below))
+    return found
+
+
+def _surely(off: Floats, slack: Floats, ends: Floats) -> tuple[float, float]:
+    """Return the last end that is below the quantile by more than the ``slack``, and the first that is above it."""
+    below = int(np.flatnonzero(off <= -slack).max(initial=0))
+    above = int(np.flatnonzero(off >= slack).min(initial=len(off) - 1))
+    first, last = sorted((below, above))
+    return float(ends[first]), float(ends[last])
 
 
 def survival(events: Floats, censored: Floats, std: float) -> list[Interval]:
@@ -148,13 +164,44 @@ def by_delta(statistic: Callable[[Floats], Floats], sums: Floats, stds: Floats, 
     ``sums`` and ``stds`` have the shape ``(sums,)``; the statistic's values, and their standard deviations by
     ``sampling``, any other, the same for both.
     """
-    values = statistic(sums)
-    variance = np.zeros_like(values)
+    noise = np.sqrt((_errors(statistic, sums, stds) ** 2).sum(axis=0))
+    return [normal(*map(float, parts)) for parts in zip(statistic(sums), noise, sampling, strict=True)]
+
+
+def correlation(moments: Callable[[Floats], Floats], sums: Floats, stds: Floats, records: float) -> Interval:
+    """Return the interval of a correlation, the first of two ``moments`` of noisy sums divided by the second.
+
+    The moments are the covariance c and the product s of both standard deviations. The interval holds every r for which
+    ``c - r s`` is within Z standard deviations of zero: those of its noise by the delta method, and of sampling as for
+    jointly normal numbers, ``s (1 - r^2) / sqrt(records)``. Noise is thus not taken for smaller where the correlation
+    happens to come out near 1, as on the scale of Fisher's z. Source: as for :func:`ratio`, Fieller (1954).
+    """
+    covariance, scale = moments(sums)
+    errors = _errors(moments, sums, stds)
+    value = min(max(float(covariance / scale), -1.0), 1.0)
+
+    def ends(noise: float, sampling: float) -> tuple[float, float]:
+        def deviation(r: Any) -> Any:
+            by_noise = np.sqrt(((errors[:, 0] - np.multiply.outer(r, errors[:, 1])) ** 2).sum(axis=-1))
+            return np.hypot(noise * by_noise, sampling * scale * (1 - r**2) / math.sqrt(max(records - 3, 1.0)))
+
+        near = value + float(deviation(value) / scale) * Z * np.linspace(-4, 4, 8001)
+        tried = np.clip(np.concatenate([np.linspace(-1, 1, 2001), near]), -1.0, 1.0)
+        inside = tried[np.abs(covariance - tried * scale) <= Z * deviation(tried)]
+        return float(inside.min(initial=value)), float(inside.max(initial=value))
+
+    (low, high), (least, most), (sure, well) = ends(1, 1), ends(1, 0), ends(0, 1)
+    return Interval(value, low, high, (most - least) / 2, (well - sure) / 2)
+
+
+def _errors(statistic: Callable[[Floats], Floats], sums: Floats, stds: Floats) -> Floats:
+    """Return by how much one deviation of the noise in each sum moves each value of a statistic, ``(sums, values)``."""
+    found = []
     for at, std in enumerate(stds):
         step = np.zeros_like(sums)
         step[at] = max(std * 1e-3, 1e-9)
-        variance += ((statistic(sums + step) - statistic(sums - step)) / (2 * step[at]) * std) ** 2
-    return [normal(*map(float, parts)) for parts in zip(values, np.sqrt(variance), sampling, strict=True)]
+        found.append((statistic(sums + step) - statistic(sums - step)) / (2 * step[at]) * std)
+    return np.array(found)
 
 
 @dataclass(frozen=True, eq=False)

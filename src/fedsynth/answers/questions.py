@@ -186,6 +186,20 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
             raise InvalidParameter(f"the question {self.name!r} names {twice[0]!r} twice; leave one out")
         return names
 
+    def bounds(self, scope: Scope, tables: Sequence[NoisyTable], z: float) -> list[tuple[float, float] | None]:
+        """Return between which values each answer of the counted rows lies if noise is within ``z`` deviations.
+
+        ``None`` stands for a refused answer. ``tables`` are those of :meth:`answered`.
+        """
+        found: list[tuple[float, float] | None] = []
+        for answer in self.answered(scope, tables):
+            if answer.value is None or answer.noise is None:
+                found.append(None)
+            else:
+                reach = z / intervals.Z * answer.noise
+                found.append((answer.value - reach, answer.value + reach))
+        return found
+
     def too_small(self, records: float, std: float) -> str:
         """Return why a group is too small to divide by, or nothing."""
         if records >= _SMALLEST * std and records > 0:
@@ -379,6 +393,14 @@ class Quantile(_OfNumber, frozen=True, kw_only=True, tag="quantile"):
         return [Part(((self._axis(scope)[0], None), *self.group(scope)))]
 
     @override
+    def bounds(self, scope: Scope, tables: Sequence[NoisyTable], z: float) -> list[tuple[float, float] | None]:
+        if any(answer.value is None for answer in self.answered(scope, tables)):
+            return [None] * len(self.at)
+        ((values, std),) = tables
+        ends = self._axis(scope)[1]
+        return [intervals.quantile_of_rows(values[: len(ends) - 1], std, ends, level, z) for level in self.at]
+
+    @override
     def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
         ((values, std),) = tables
         ends = self._axis(scope)[1]
@@ -497,15 +519,11 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
         return found
 
     def _interval(self, values: Floats, stds: Floats, many: int, a: int, b: int) -> Interval:
-        def arctanh(sums: Floats) -> Floats:
+        def moments(sums: Floats) -> Floats:
             covariance = _covariance(_gram(sums, many))
-            r = covariance[a, b] / math.sqrt(max(covariance[a, a] * covariance[b, b], 1e-300))
-            return np.array([math.atanh(min(max(r, -0.9999), 0.9999))])
+            return np.array([covariance[a, b], math.sqrt(max(covariance[a, a] * covariance[b, b], 1e-300))])
 
-        (score,) = intervals.by_delta(arctanh, values, stds, np.array([1 / math.sqrt(max(values[0] - 3, 1.0))]))
-        slope = 1 - math.tanh(score.value) ** 2
-        value, low, high = map(math.tanh, (score.value, score.low, score.high))
-        return Interval(value, low, high, score.noise * slope, score.sampling * slope)
+        return intervals.correlation(moments, values, stds, values[0])
 
 
 def _covariance(gram: Floats) -> Floats:

@@ -23,6 +23,8 @@ FINE = 2**18
 """The same for a sum of values alone: where the range is wide, most values may lie within 1 / UNIT of each other."""
 _CELLS = 16  # of a first look, about, besides those by magnitude
 _CLEAR = 2.5  # noise deviations above which a tail of the first look has rows
+_POINTS = 64  # in a cell of the first look, between which its cumulated shares are straight
+_STEP = 2.0**-30  # part of the range below which a cell is a single value
 _FINEST = 256  # cells of a sum along a column; a range with fewer multiples has one for each
 
 
@@ -64,8 +66,24 @@ class Range:
         return found
 
     def quantiles(self, shares: Sequence[float] | Floats) -> Floats:
-        """Return about where these shares of the rows end, shape of ``shares``."""
-        found: Floats = np.interp(shares, self.cumulated, self.edges)
+        """Return about where these shares of the rows end, shape of ``shares``.
+
+        The shares below the edges are interpolated by monotone cubics (Fritsch & Butland, 1984, doi 10.1137/0905021):
+        straight lines would put many rows of a wide cell on the wrong side. A cell that holds a single real number is a
+        step.
+        """
+        from scipy.interpolate import PchipInterpolator
+
+        wide = np.diff(self.edges) > _STEP * (self.edges[-1] - self.edges[0])
+        if not wide.any():
+            return np.full(np.shape(shares), self.edges[-1])
+        rows = np.diff(self.cumulated)
+        smooth, steps = (np.append(0.0, np.cumsum(np.where(of, rows, 0.0))) for of in (wide, ~wide))
+        ends = np.append(True, wide)
+        many = np.arange(_POINTS * int(wide.sum()) + 1) / _POINTS
+        points = np.union1d(np.interp(many, np.arange(ends.sum()), self.edges[ends]), self.edges)
+        below = PchipInterpolator(self.edges[ends], smooth[ends])(points) + np.interp(points, self.edges, steps)
+        found: Floats = np.interp(shares, below, points)
         return found
 
 

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from fedsynth.answers.declared import Declared, compiled, read_declared
-from fedsynth.answers.intervals import Z
-from fedsynth.answers.questions import AUC, Answer, AnyQuestion, NoisyTable, Quantile, Scope
+from fedsynth.answers.questions import AUC, Answer, AnyQuestion, NoisyTable, Scope
 from fedsynth.answers.ranges import Range
 from fedsynth.answers.scorer import Scorer
 from fedsynth.errors import FedsynthError
@@ -160,10 +159,17 @@ class Answers:
 
     def judged(self, table: Table) -> list[Judged]:
         """Return how a synthetic ``table`` meets each criterion, compared with the real rows through their answers."""
-        of_table: dict[str, list[Answer]] = {}
+        of_table: dict[str, list[float | None]] = {}
         for answer in self.exact(table):
-            of_table.setdefault(answer.question, []).append(answer)
-        return [_judged(asked, of_table[asked.name], self.by_question[asked.name]) for asked in self.declared.criterion]
+            of_table.setdefault(answer.question, []).append(answer.value)
+        scope, released = self.scope(table.schema), self.tables_of(table.schema)
+        judged = []
+        for asked in self.declared.criterion:
+            tables = [*released[asked.name], *([self.later[asked.name]] if asked.name in self.later else [])]
+            z = NormalDist().inv_cdf(1 - 0.025 / len(of_table[asked.name]))  # Bonferroni: all hold together with 95 %
+            bounds = asked.bounds(scope, tables, z)
+            judged.append(_judged(asked, of_table[asked.name], self.by_question[asked.name], bounds))
+        return judged
 
     def to_json(self) -> dict[str, Any]:
         """Return the answers as JSON values, as a model's file keeps them."""
@@ -242,22 +248,22 @@ def _answered(
     return answers
 
 
-def _judged(asked: AnyQuestion, of_table: Sequence[Answer], answers: Sequence[Answer]) -> Judged:
-    """Compare the answers of the synthetic table with those of the sites, allowing for all of them at once."""
+def _judged(
+    asked: AnyQuestion,
+    of_table: Sequence[float | None],
+    answers: Sequence[Answer],
+    bounds: Sequence[tuple[float, float] | None],
+) -> Judged:
+    """Compare what the synthetic table says with the answers, and with the ``bounds`` of the real rows' own values."""
     assert asked.tolerance is not None
     lows, highs, distances = [0.0], [0.0], [0.0]
-    sides = 2.0 if isinstance(asked, Quantile) else 1.0  # the value may lie at an end of its interval by noise
-    # Bonferroni: all intervals hold together with 95 %
-    wider = sides * NormalDist().inv_cdf(1 - 0.025 / len(answers)) / Z
-    for synthetic, answer in zip(of_table, answers, strict=True):
-        if answer.value is None or answer.noise is None or synthetic.value is None:
+    for value, answer, within in zip(of_table, answers, bounds, strict=True):
+        if value is None or answer.value is None or within is None or not np.isfinite([value, *within]).all():
             return Judged(asked.name, asked.words, asked.tolerance, "cannot be told", None, None, None)
-        distance = abs(synthetic.value - answer.value)
-        if not math.isfinite(distance + answer.noise):
-            return Judged(asked.name, asked.words, asked.tolerance, "cannot be told", None, None, None)
-        distances.append(distance)
-        lows.append(max(0.0, distance - wider * answer.noise))
-        highs.append(distance + wider * answer.noise)
+        least, most = within
+        distances.append(abs(value - answer.value))
+        lows.append(max(0.0, least - value, value - most))
+        highs.append(max(value - least, most - value))
     low, high = max(lows), max(highs)
     verdict: Verdict = "met" if high <= asked.tolerance else "not met" if low > asked.tolerance else "cannot be told"
     return Judged(asked.name, asked.words, asked.tolerance, verdict, max(distances), low, high)

@@ -1,7 +1,7 @@
 """Tilted rows: rows of a model, drawn so that they agree with released sums as far as the sums' noise lets them.
 
 A pool of the model's rows is weighted by the exponential of a linear function of each row, and the rows are drawn from
-it. Of all distributions whose expected sums are within :data:`SLACK` deviations of the noise from the released ones,
+it. Of all distributions whose expected sums are within some deviations of the noise (the slack) from the released ones,
 this is the one with the least Kullback-Leibler divergence from the model: maximum entropy with relaxed constraints
 (Dudik, Phillips & Schapire, 2004, doi 10.1007/978-3-540-27819-1_33). A sum with which the model agrees within its noise
 thus pulls at nothing. A small quadratic term (:data:`STIFFNESS`) bounds the exponents of sums that no rows can have.
@@ -27,8 +27,6 @@ from fedsynth.schema.bins import Axis, Floats, Integers
 if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
-SLACK = 1.0
-"""Deviations of its noise by which an expected sum may differ from the released one."""
 STIFFNESS = 0.01
 """What a sum that pulls may differ further, in deviations for each unit of its exponent times its deviation."""
 TIMES = 30
@@ -150,10 +148,13 @@ def pool_size(rows: int) -> int:
     return max(3 * rows, min(TIMES * rows, _LARGEST_POOL))
 
 
-def tilted(synthesizer: Synthesizer, tilt: Tilt, released: Sequence[Floats], stds: Sequence[float]) -> Tilt:
+def tilted(
+    synthesizer: Synthesizer, tilt: Tilt, released: Sequence[Floats], stds: Sequence[float], slacks: Sequence[float]
+) -> Tilt:
     """Return the tilt by which the synthesizer's rows agree with ``released`` sums, one for each table of ``tilt``.
 
-    ``stds`` are the standard deviations of the noise in a number of each, above 0. The fit is on a pool of rows drawn
+    ``stds`` are the standard deviations of the noise in a number of each, above 0, and ``slacks`` by how many of them
+    an expected number may differ from the released one. The fit is on a pool of rows drawn
     with a fixed seed: it depends on released numbers alone.
     """
     from scipy.optimize import minimize
@@ -165,6 +166,7 @@ def tilted(synthesizer: Synthesizer, tilt: Tilt, released: Sequence[Floats], std
     sizes = [part.size for part in released]
     ends = np.cumsum(sizes)
     target, std = np.concatenate([part.ravel() for part in released]), np.repeat(np.asarray(stds), sizes)
+    slack = np.tile(np.repeat(np.asarray(slacks), sizes), 2)
 
     def objective(both: Floats) -> tuple[float, Floats]:
         scaled = both[: len(target)] - both[len(target) :]
@@ -182,10 +184,10 @@ def tilted(synthesizer: Synthesizer, tilt: Tilt, released: Sequence[Floats], std
                 for (cell, weight), size in zip(features, sizes, strict=True)
             ]
         )
-        value = total * (np.log(whole / len(pool)) + top) - float(scaled / std @ target) + SLACK * float(both.sum())
+        value = total * (np.log(whole / len(pool)) + top) - float(scaled / std @ target) + float(slack @ both)
         value += STIFFNESS * float(scaled @ scaled) / 2
         slope = (expected - target) / std + STIFFNESS * scaled
-        return value, np.concatenate([slope, -slope]) + SLACK
+        return value, np.concatenate([slope, -slope]) + slack
 
     start, bounds = np.zeros(2 * len(target)), [(0.0, None)] * (2 * len(target))
     found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS})
