@@ -65,15 +65,15 @@ def expected_answers(job: Job, schema: Schema, rows: int) -> list[ExpectedAnswer
     _, *parts = parts_of(declared, bool(declared.looked_at(schema)))
     whole = sum(asked.weight * (1 + isinstance(asked, Sites)) for asked in declared.all)
     each = declared.answer_share * sum(parts) / whole
-    found = []
+    forecasts = []
     for asked in declared.all:
         answers = [of.by_question[asked.name] for of in tried]
         half = [max(answer.half_width for answer in some) for some in answers]
         noise = [max(_noise(answer) for answer in some) for some in answers]
         _check(asked, min(half), min(noise))
         price = each * asked.weight * (1 + isinstance(asked, Sites))  # whose tables are asked for first
-        found.append(ExpectedAnswer(asked.name, asked.words, price, _typical(half), _typical(noise)))
-    return found
+        forecasts.append(ExpectedAnswer(asked.name, asked.words, price, _typical(half), _typical(noise)))
+    return forecasts
 
 
 def _noise(answer: Answer) -> float:
@@ -104,9 +104,9 @@ def _check(asked: AnyQuestion, half: float, noise: float) -> None:
 def expected_text(expected: Sequence[ExpectedAnswer], share: float) -> str:
     """Return what to expect of declared questions as text for people."""
     lines = [f"Declared questions, for {share:.0%} of the budget (half-widths over random rows, which are not yours):"]
-    for one in expected:
+    for answer in expected:
         width = "half-width not known from random rows"
-        if one.half_width is not None and one.noise is not None:
-            width = f"half-width {one.half_width:.3g}, by noise alone {one.noise:.3g}"
-        lines.append(f"  {one.question}: {one.words}; {one.price:.2%} of the budget; {width}")
+        if answer.half_width is not None and answer.noise is not None:
+            width = f"half-width {answer.half_width:.3g}, by noise alone {answer.noise:.3g}"
+        lines.append(f"  {answer.question}: {answer.words}; {answer.price:.2%} of the budget; {width}")
     return "\n".join(lines)

@@ -191,14 +191,14 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
 
         ``None`` stands for a refused answer. ``tables`` are those of :meth:`answered`.
         """
-        found: list[tuple[float, float] | None] = []
+        limits: list[tuple[float, float] | None] = []
         for answer in self.answered(scope, tables):
             if answer.value is None or answer.noise is None:
-                found.append(None)
+                limits.append(None)
             else:
                 reach = z / intervals.Z * answer.noise
-                found.append((answer.value - reach, answer.value + reach))
-        return found
+                limits.append((answer.value - reach, answer.value + reach))
+        return limits
 
     def too_small(self, records: float, std: float) -> str:
         """Return why a group is too small to divide by, or nothing."""
@@ -283,7 +283,7 @@ class Cross(Question, frozen=True, kw_only=True, tag="cross"):
         ((values, std),) = tables
         labels = [scope.group_axis(name)[1] for name in self.columns]
         rest_std = std * math.sqrt(values.size - 1)
-        found = []
+        answers = []
         for place in np.ndindex(values.shape):
             label = ", ".join(
                 f"{name} {labels[side][at]}" for side, (name, at) in enumerate(zip(self.columns, place, strict=True))
@@ -291,10 +291,10 @@ class Cross(Question, frozen=True, kw_only=True, tag="cross"):
             inside = float(values[place])
             rest = float(values.sum()) - inside
             if why := self.too_small(inside + rest, math.hypot(std, rest_std)):
-                found.append(self.refusal(why, label))
+                answers.append(self.refusal(why, label))
             else:
-                found.append(self.answer(intervals.share(inside, std, rest, rest_std), label))
-        return found
+                answers.append(self.answer(intervals.share(inside, std, rest, rest_std), label))
+        return answers
 
 
 class _OfNumber(Question, frozen=True, kw_only=True):
@@ -335,8 +335,10 @@ class Mean(_OfNumber, frozen=True, kw_only=True, tag="mean"):
             return [self.refusal(why, estimand=estimand)]
         mean = sums / FINE / records
         variance = min(max(squares / FINE / records - mean**2, 1 / FINE**2), 1.0)
-        found = intervals.ratio(sums / FINE, std / FINE, records, records_std, variance)
-        return [self.answer(_moved(found, within.centre, within.scale, within.low, within.high), estimand=estimand)]
+        mean_interval = intervals.ratio(sums / FINE, std / FINE, records, records_std, variance)
+        return [
+            self.answer(_moved(mean_interval, within.centre, within.scale, within.low, within.high), estimand=estimand)
+        ]
 
 
 class Total(_OfNumber, frozen=True, kw_only=True, tag="total"):
@@ -361,8 +363,8 @@ class Total(_OfNumber, frozen=True, kw_only=True, tag="total"):
     def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
         ((values, std),) = tables
         within = self._from_zero(scope.range(self.column))
-        found = intervals.normal(float(values), std)
-        moved = _moved(found, 0.0, within.scale / FINE)
+        total = intervals.normal(float(values), std)
+        moved = _moved(total, 0.0, within.scale / FINE)
         return [self.answer(moved, estimand=f"total of {self.clipped(scope)}{self._among} at the sites")]
 
 
@@ -500,23 +502,23 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
     def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
         features = self._features(scope)
         units, many = _scales(features), len(features)
-        values, stds = (np.array([float(one[side]) for one in tables]) / units for side in (0, 1))
+        values, stds = (np.array([float(table[side]) for table in tables]) / units for side in (0, 1))
         pairs = [(a, b) for a in range(many) for b in range(a)]
         labels = [f"{self.columns[b]}, {self.columns[a]}" for a, b in pairs]
         if why := self.too_small(values[0], stds[0]):
             return [self.refusal(why, label) for label in labels]
         covariance = _covariance(_gram(values, many))
         noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
-        found = []
+        answers = []
         for (a, b), label in zip(pairs, labels, strict=True):
             least = np.maximum(_SMALLEST * noise / values[0], _SINGULAR)
             hidden = [self.columns[at] for at in (a, b) if covariance[at, at] <= least[at]]
             if hidden:
                 why = f"the variance of {' and '.join(hidden)} is below {_SMALLEST:g} deviations of its noise"
-                found.append(self.refusal(why, label))
+                answers.append(self.refusal(why, label))
                 continue
-            found.append(self.answer(self._interval(values, stds, many, a, b), label))
-        return found
+            answers.append(self.answer(self._interval(values, stds, many, a, b), label))
+        return answers
 
     def _interval(self, values: Floats, stds: Floats, many: int, a: int, b: int) -> Interval:
         def moments(sums: Floats) -> Floats:
@@ -576,13 +578,13 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         return [Part((*_kept(condition), *axes, *self.group(scope)))]
 
     def _groups(self, scope: Scope) -> list[tuple[Axis, tuple[str, ...]]]:
-        found = [scope.group_axis(name) for name in self.once(self.covariates)]
-        if (cells := math.prod(len(labels) for _, labels in found)) > _MOST_CELLS:
+        groups = [scope.group_axis(name) for name in self.once(self.covariates)]
+        if (cells := math.prod(len(labels) for _, labels in groups)) > _MOST_CELLS:
             raise InvalidParameter(
                 f"the covariates of {self.name!r} have {cells} combinations, and at most "
                 f"{_MOST_CELLS} can be asked; leave some out, or declare fewer cuts = {{ column = [...] }}"
             )
-        return found
+        return groups
 
     def _features(self, scope: Scope) -> list[_Feature]:
         features = []
@@ -614,7 +616,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
     def _slopes(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
         *features, outcome = self._features(scope)
         units, many = _scales([*features, outcome]), len(features) + 1
-        values, stds = (np.array([float(one[side]) for one in tables]) / units for side in (0, 1))
+        values, stds = (np.array([float(table[side]) for table in tables]) / units for side in (0, 1))
         names = [feature.name for feature in features]
         if why := self.too_small(values[0], stds[0]):
             return [self.refusal(why, name) for name in names]
@@ -637,8 +639,8 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
         explained = float(slopes(values) / scales @ covariance[:-1, -1])
         left = max(covariance[-1, -1] - explained, 0.0) * values[0] / max(values[0] - many, 1.0)
         sampling = np.sqrt(np.maximum(np.diag(np.linalg.inv(centred)), 0.0) * left) * scales
-        found = intervals.by_delta(slopes, values, stds, sampling)
-        return [self.answer(interval, name) for interval, name in zip(found, names, strict=True)]
+        fitted = intervals.by_delta(slopes, values, stds, sampling)
+        return [self.answer(interval, name) for interval, name in zip(fitted, names, strict=True)]
 
     def _log_odds(self, scope: Scope, table: NoisyTable) -> list[Answer]:
         negative, positive = (table.values[side].ravel() for side in (0, 1))
@@ -712,14 +714,14 @@ class Survival(Question, frozen=True, kw_only=True, tag="survival"):
         assert axis.cuts is not None
         known = values[:, : len(axis.cuts)]
         curve = intervals.survival(known[1], known[0], std)
-        found = []
+        answers = []
         for time in self.at:
             place, label = int(np.searchsorted(cuts, time)), f"{time:g}"
             if place < len(curve):
-                found.append(self.answer(curve[place], label))
+                answers.append(self.answer(curve[place], label))
             else:
-                found.append(self.refusal("too few are at risk by then, below 6 deviations of the noise", label))
-        return found
+                answers.append(self.refusal("too few are at risk by then, below 6 deviations of the noise", label))
+        return answers
 
 
 class Sites(Question, frozen=True, kw_only=True, tag="sites"):
@@ -753,14 +755,14 @@ class Sites(Question, frozen=True, kw_only=True, tag="sites"):
         if len(tables) == len(self.columns):  # of a synthetic table, which has no sites
             return [self.refusal("the sites have not been compared", name) for name in self.columns]
         *counted, (distances, std) = tables
-        found = []
+        answers = []
         for name, (values, count_std), distance in zip(self.columns, counted, distances, strict=True):
             records, records_std = float(values.sum()), count_std * math.sqrt(values.size)
             if why := self.too_small(records, records_std):
-                found.append(self.refusal(why, name))
+                answers.append(self.refusal(why, name))
             else:
-                found.append(self.answer(intervals.ratio(float(distance), std, records, records_std, 0.0), name))
-        return found
+                answers.append(self.answer(intervals.ratio(float(distance), std, records, records_std, 0.0), name))
+        return answers
 
 
 class AUC(Question, frozen=True, kw_only=True, tag="auc"):

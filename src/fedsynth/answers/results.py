@@ -296,15 +296,15 @@ def agreement_text(answered: int, outside: Sequence[tuple[Answer, float]]) -> st
 def judged_text(judged: Sequence[Judged]) -> str:
     """Return the verdicts on criteria as lines for people."""
     lines = []
-    for one in judged:
-        if one.distance is None or one.low is None or one.high is None:
-            lines.append(f"{one.verdict}: {one.criterion}: an answer is refused, as said above")
+    for judgement in judged:
+        if judgement.distance is None or judgement.low is None or judgement.high is None:
+            lines.append(f"{judgement.verdict}: {judgement.criterion}: an answer is refused, as said above")
             continue
-        width = one.high - one.low
-        shown = [_shown(number, width) for number in (one.distance, one.low, one.high)]
+        width = judgement.high - judgement.low
+        shown = [_shown(number, width) for number in (judgement.distance, judgement.low, judgement.high)]
         lines.append(
-            f"{one.verdict}: {one.criterion}: {shown[0]} apart, the real rows between {shown[1]} and {shown[2]} "
-            f"(95 %); tolerance {one.tolerance:g}"
+            f"{judgement.verdict}: {judgement.criterion}: {shown[0]} apart, the real rows between {shown[1]} and "
+            f"{shown[2]} (95 %); tolerance {judgement.tolerance:g}"
         )
     return "\n".join(lines)
 
