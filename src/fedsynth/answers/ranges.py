@@ -206,7 +206,10 @@ def cell_labels(column: Column, axis: Axis) -> list[str]:
         low, high = ends[:-1], ends[1:]
         if size := column.per_unit:  # values are multiples: those above one end, up to the next
             low, high = np.append(low[0], low[1:] + 1) / size, high / size
-        texts = zip(low <= high, low == high, shown(column, low), shown(column, high), strict=True)
+        first = np.array(shown(column, low), dtype=object)
+        last, several = first.copy(), low != high
+        last[several] = shown(column, high[several])  # the others need not be written twice: there may be many
+        texts = zip(low <= high, ~several, first, last, strict=True)
         fine = [f"{a}" if same else f"{a}..{b}" if some else "no value" for some, same, a, b in texts]
     else:
         fine = list(map(str, column.labels))
