@@ -14,6 +14,8 @@ from fedsynth.answers.intervals import (
     Interval,
     Z,
     by_delta,
+    correlation,
+    correlation_within,
     logistic,
     normal,
     quantile,
@@ -122,6 +124,21 @@ def test_the_quantile_of_the_counted_rows_is_known_but_for_noise():
     assert quantile_of_rows(counts, 10.0, ends, 0.5, 1.7) == (1.0, 4.0)
 
 
+def test_bounds_of_a_correlation_by_noise_are_not_symmetrical_near_1():
+    """Half of the interval that is cut at 1 would not reach as far down as the noise does."""
+    sums, stds = np.array([1000.0, 960.0, 1000.0]), np.full(3, 50.0)
+    found = correlation(moments, sums, stds, 1e9)
+    low, high = correlation_within(moments, sums, stds, Z)
+    assert (found.value, high) == (0.96, 1.0)
+    assert found.value - low > 1.2 * found.noise
+    beyond = correlation_within(moments, np.array([1000.0, 1200.0, 1000.0]), stds, Z)
+    assert beyond[1] == 1.0
+    assert beyond[0] < 0.95  # a point at 1 would say more than is known
+    exact = correlation(moments, sums, np.zeros(3), 103)
+    assert exact.noise == 0
+    assert exact.sampling == pytest.approx(Z * (1 - 0.96**2) / 10, rel=0.2)
+
+
 DESIGN = np.array([[1, a, b, c] for a in (0, 1) for b, c in ((0, 0), (1, 0), (0, 1))], dtype=float)
 COEFFICIENTS = np.array([-1.0, 0.8, -0.5, 0.3])
 
@@ -220,6 +237,19 @@ def of_logistic(rng: np.random.Generator, factor: float, at: int = 1) -> tuple[I
     return normal(fit.coefficients[at], fit.noise[at], fit.sampling[at]), COEFFICIENTS[at]
 
 
+def of_correlation(rng: np.random.Generator, factor: float) -> tuple[Interval, float]:
+    """One of .9, so noisy that many estimates lie beyond 1; without the mean, which takes no part."""
+    root = np.linalg.cholesky([[1.0, 0.9], [0.9, 1.0]])
+    bartlett = np.array([[math.sqrt(rng.chisquare(4000)), 0.0], [rng.normal(), math.sqrt(rng.chisquare(3999))]])
+    products = (root @ bartlett) @ (root @ bartlett).T
+    sums = np.array([products[0, 0], products[0, 1], products[1, 1]]) + rng.normal(0, 250, 3)
+    return correlation(moments, sums, np.full(3, factor * 250.0), 4000), 0.9
+
+
+def moments(sums: np.ndarray) -> np.ndarray:
+    return np.array([sums[1], math.sqrt(max(sums[0] * sums[2], 1e-300))])
+
+
 CASES: dict[str, Case] = {
     "normal": of_normal,
     "mean": of_mean,
@@ -227,6 +257,7 @@ CASES: dict[str, Case] = {
     "quantile": of_quantile,
     "survival": of_survival,
     "delta": of_delta,
+    "correlation": of_correlation,
     **{f"logistic {at}": partial(of_logistic, at=at) for at in range(4)},
 }
 

@@ -116,7 +116,7 @@ def test_a_script_without_fedsynth_verifies_it_and_names_what_was_changed(copy):
     code, out = said(f"coordinator={KEYS['north'].identity.hex()}", f"north={KEYS['north'].identity.hex()}")
     assert (code, out.count("PROBLEM"), "by another key" in out, "of north is missing" in out) == (1, 2, True, True)
     ledger = json.loads((copy / "proof" / "ledger.json").read_text())
-    ledger["entries"][0]["release"]["rho"] *= 2
+    ledger["entries"][0]["cost"]["rho"] *= 2
     (copy / "proof" / "ledger.json").write_text(json.dumps(ledger))
     code, out = said(coordinator)
     assert code == 1

@@ -124,13 +124,16 @@ class Questioned:
         left, answers = ask(self.declared, federation)
         synthesizer: Synthesizer = self.method.fit(left)
         if tables := answers.tables:
-            query = compiled(self.declared.all, answers.scope(federation.schema))
+            scope = answers.scope(federation.schema)
+            query = compiled(self.declared.all, scope)
             tilt = Tilt(query.axes, query.weights, query.tables)
             stds = [max(table.std, of_row) for table, of_row in zip(tables, query.largest, strict=True)]
-            of_questions = sum(
-                len(answers.tables_of(federation.schema)[asked.name]) for asked in self.declared.question
-            )
-            slacks = [SLACKS[at >= of_questions] for at in range(len(tables))]
+            slacks = [
+                slack
+                for questions, slack in zip((self.declared.question, self.declared.criterion), SLACKS, strict=True)
+                for asked in questions
+                for _ in asked.parts(scope)
+            ]
             released = [table.values for table in tables]
             synthesizer = replace(synthesizer, tilt=tilted(synthesizer, tilt, released, stds, slacks))
         answers = ask_scores(answers, federation, synthesizer)

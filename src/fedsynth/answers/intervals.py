@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -169,29 +168,46 @@ def by_delta(statistic: Callable[[Floats], Floats], sums: Floats, stds: Floats, 
 
 
 def correlation(moments: Callable[[Floats], Floats], sums: Floats, stds: Floats, records: float) -> Interval:
-    """Return the interval of a correlation, the first of two ``moments`` of noisy sums divided by the second.
+    """Return the interval of a correlation: a covariance divided by the product of both standard deviations.
 
-    The moments are the covariance c and the product s of both standard deviations. The interval holds every r for which
-    ``c - r s`` is within Z standard deviations of zero: those of its noise by the delta method, and of sampling as for
-    jointly normal numbers, ``s (1 - r^2) / sqrt(records)``. Noise is thus not taken for smaller where the correlation
-    happens to come out near 1, as on the scale of Fisher's z. Source: as for :func:`ratio`, Fieller (1954).
+    ``moments`` returns these two, ``(2,)``, from the noisy ``sums``, ``(sums,)``, with noise of ``stds``; ``records``
+    is the number of records. The interval is that of :func:`correlation_within`, with the sampling error of jointly
+    normal numbers, ``(1 - r^2) / sqrt(records)``. Noise is thus not taken for smaller where the correlation happens to
+    come out near 1, as it is on the scale of Fisher's z.
     """
     covariance, scale = moments(sums)
-    errors = _errors(moments, sums, stds)
-    value = min(max(float(covariance / scale), -1.0), 1.0)
+    sampling = Z / math.sqrt(max(records - 3, 1.0))
+    low, high = correlation_within(moments, sums, stds, Z, sampling)
+    least, most = correlation_within(moments, sums, stds, Z)
+    sure, well = correlation_within(moments, sums, stds, 0.0, sampling)
+    return Interval(_correlation(covariance, scale), low, high, (most - least) / 2, (well - sure) / 2)
 
-    def ends(noise: float, sampling: float) -> tuple[float, float]:
-        def deviation(r: Any) -> Any:
-            by_noise = np.sqrt(((errors[:, 0] - np.multiply.outer(r, errors[:, 1])) ** 2).sum(axis=-1))
-            return np.hypot(noise * by_noise, sampling * scale * (1 - r**2) / math.sqrt(max(records - 3, 1.0)))
 
-        near = value + float(deviation(value) / scale) * Z * np.linspace(-4, 4, 8001)
-        tried = np.clip(np.concatenate([np.linspace(-1, 1, 2001), near]), -1.0, 1.0)
-        inside = tried[np.abs(covariance - tried * scale) <= Z * deviation(tried)]
-        return float(inside.min(initial=value)), float(inside.max(initial=value))
+def correlation_within(
+    moments: Callable[[Floats], Floats], sums: Floats, stds: Floats, noise: float, sampling: float = 0.0
+) -> tuple[float, float]:
+    """Return the least and the largest correlation that noisy sums allow, arguments as for :func:`correlation`.
 
-    (low, high), (least, most), (sure, well) = ends(1, 1), ends(1, 0), ends(0, 1)
-    return Interval(value, low, high, (most - least) / 2, (well - sure) / 2)
+    That is every r for which the covariance less r times the product is within ``noise`` deviations of its noise (delta
+    method) and ``sampling (1 - r^2)`` times the product of zero. A correlation beyond 1 counts as 1. Source: as for
+    :func:`ratio`, Fieller (1954).
+    """
+    covariance, scale = moments(sums)
+    value, errors = _correlation(covariance, scale), _errors(moments, sums, stds)
+
+    def slack(r: Floats) -> Floats:
+        by_noise = np.sqrt(((errors[:, 0] - np.multiply.outer(r, errors[:, 1])) ** 2).sum(axis=-1))
+        found: Floats = np.hypot(noise * by_noise / scale, sampling * (1 - r**2))
+        return found
+
+    near = value + slack(np.array(value)) * np.linspace(-4, 4, 8001)
+    tried = np.clip(np.concatenate([np.linspace(-1, 1, 2001), near]), -1.0, 1.0)
+    inside = tried[np.abs(value - tried) <= slack(tried)]
+    return float(inside.min(initial=value)), float(inside.max(initial=value))
+
+
+def _correlation(covariance: float, scale: float) -> float:
+    return min(max(float(covariance / scale), -1.0), 1.0)
 
 
 def _errors(statistic: Callable[[Floats], Floats], sums: Floats, stds: Floats) -> Floats:

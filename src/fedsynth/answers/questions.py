@@ -7,7 +7,7 @@ answer it (:class:`Part`), and :meth:`Question.answered` turns their noisy value
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise
 from typing import Annotated, NamedTuple
@@ -186,19 +186,15 @@ class Question(Settings, frozen=True, kw_only=True, tag_field="kind"):
             raise InvalidParameter(f"the question {self.name!r} names {twice[0]!r} twice; leave one out")
         return names
 
-    def bounds(self, scope: Scope, tables: Sequence[NoisyTable], z: float) -> list[tuple[float, float] | None]:
-        """Return between which values each answer of the counted rows lies if noise is within ``z`` deviations.
+    def bounds(
+        self, answers: Sequence[Answer], scope: Scope, tables: Sequence[NoisyTable], z: float
+    ) -> list[tuple[float, float]]:
+        """Return between which values the counted rows' own answers lie if the noise is within ``z`` deviations.
 
-        ``None`` stands for a refused answer. ``tables`` are those of :meth:`answered`.
+        ``answers`` are those of :meth:`answered` to the same tables. The bounds of a refused one say nothing.
         """
-        limits: list[tuple[float, float] | None] = []
-        for answer in self.answered(scope, tables):
-            if answer.value is None or answer.noise is None:
-                limits.append(None)
-            else:
-                reach = z / intervals.Z * answer.noise
-                limits.append((answer.value - reach, answer.value + reach))
-        return limits
+        reach = [math.inf if of.noise is None else z / intervals.Z * of.noise for of in answers]
+        return [((of.value or 0.0) - far, (of.value or 0.0) + far) for of, far in zip(answers, reach, strict=True)]
 
     def too_small(self, records: float, std: float) -> str:
         """Return why a group is too small to divide by, or nothing."""
@@ -395,9 +391,9 @@ class Quantile(_OfNumber, frozen=True, kw_only=True, tag="quantile"):
         return [Part(((self._axis(scope)[0], None), *self.group(scope)))]
 
     @override
-    def bounds(self, scope: Scope, tables: Sequence[NoisyTable], z: float) -> list[tuple[float, float] | None]:
-        if any(answer.value is None for answer in self.answered(scope, tables)):
-            return [None] * len(self.at)
+    def bounds(
+        self, answers: Sequence[Answer], scope: Scope, tables: Sequence[NoisyTable], z: float
+    ) -> list[tuple[float, float]]:
         ((values, std),) = tables
         ends = self._axis(scope)[1]
         return [intervals.quantile_of_rows(values[: len(ends) - 1], std, ends, level, z) for level in self.at]
@@ -500,32 +496,55 @@ class Correlation(Question, frozen=True, kw_only=True, tag="correlation"):
 
     @override
     def answered(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
-        features = self._features(scope)
-        units, many = _scales(features), len(features)
-        values, stds = (np.array([float(table[side]) for table in tables]) / units for side in (0, 1))
-        pairs = [(a, b) for a in range(many) for b in range(a)]
-        labels = [f"{self.columns[b]}, {self.columns[a]}" for a, b in pairs]
+        values, stds = _in_units(tables, _scales(self._features(scope)))
+        labels = [f"{self.columns[b]}, {self.columns[a]}" for a, b in self._pairs]
         if why := self.too_small(values[0], stds[0]):
             return [self.refusal(why, label) for label in labels]
+        many = len(self.columns)
         covariance = _covariance(_gram(values, many))
         noise = np.sqrt(np.diag(_gram(stds**2, many))[1:])
         answers = []
-        for (a, b), label in zip(pairs, labels, strict=True):
+        for (a, b), label in zip(self._pairs, labels, strict=True):
             least = np.maximum(_SMALLEST * noise / values[0], _SINGULAR)
             hidden = [self.columns[at] for at in (a, b) if covariance[at, at] <= least[at]]
             if hidden:
                 why = f"the variance of {' and '.join(hidden)} is below {_SMALLEST:g} deviations of its noise"
                 answers.append(self.refusal(why, label))
                 continue
-            answers.append(self.answer(self._interval(values, stds, many, a, b), label))
+            interval = intervals.correlation(_correlated(many, a, b), values, stds, values[0])
+            answers.append(self.answer(interval, label))
         return answers
 
-    def _interval(self, values: Floats, stds: Floats, many: int, a: int, b: int) -> Interval:
-        def moments(sums: Floats) -> Floats:
-            covariance = _covariance(_gram(sums, many))
-            return np.array([covariance[a, b], math.sqrt(max(covariance[a, a] * covariance[b, b], 1e-300))])
+    @override
+    def bounds(
+        self, answers: Sequence[Answer], scope: Scope, tables: Sequence[NoisyTable], z: float
+    ) -> list[tuple[float, float]]:
+        values, stds = _in_units(tables, _scales(self._features(scope)))
+        moments = [_correlated(len(self.columns), *pair) for pair in self._pairs]
+        return [
+            (-1.0, 1.0) if answer.value is None else intervals.correlation_within(of_pair, values, stds, z)
+            for answer, of_pair in zip(answers, moments, strict=True)
+        ]
 
-        return intervals.correlation(moments, values, stds, values[0])
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
+        return [(a, b) for a in range(len(self.columns)) for b in range(a)]
+
+
+def _in_units(tables: Sequence[NoisyTable], units: Floats) -> tuple[Floats, Floats]:
+    """Return the sums of tables with a single number each, and their noise's standard deviations, ``(tables,)``."""
+    values, stds = (np.array([float(table[side]) for table in tables]) / units for side in (0, 1))
+    return values, stds
+
+
+def _correlated(many: int, a: int, b: int) -> Callable[[Floats], Floats]:
+    """Return a function from sums to the covariance of two of many features and the product of their deviations."""
+
+    def moments(sums: Floats) -> Floats:
+        covariance = _covariance(_gram(sums, many))
+        return np.array([covariance[a, b], math.sqrt(max(covariance[a, a] * covariance[b, b], 1e-300))])
+
+    return moments
 
 
 def _covariance(gram: Floats) -> Floats:
@@ -616,7 +635,7 @@ class Regression(Question, frozen=True, kw_only=True, tag="regression"):
     def _slopes(self, scope: Scope, tables: Sequence[NoisyTable]) -> list[Answer]:
         *features, outcome = self._features(scope)
         units, many = _scales([*features, outcome]), len(features) + 1
-        values, stds = (np.array([float(table[side]) for table in tables]) / units for side in (0, 1))
+        values, stds = _in_units(tables, units)
         names = [feature.name for feature in features]
         if why := self.too_small(values[0], stds[0]):
             return [self.refusal(why, name) for name in names]

@@ -110,8 +110,8 @@ class Answers:
         return cls(declared, ranges, tuple(tables), tuple(_answered(declared.all, scope, tables, {})))
 
     def tables_of(self, schema: Schema) -> dict[str, Sequence[NoisyTable]]:
-        """Return the released tables by question."""
-        return _by_question(self.declared.all, self.scope(schema), self.tables)
+        """Return the released tables by question, those that were asked later at the end."""
+        return _by_question(self.declared.all, self.scope(schema), self.tables, self.later)
 
     def with_later(self, schema: Schema, question: str, table: NoisyTable, scorer: Scorer | None = None) -> Answers:
         """Return these answers with one more released table of a question."""
@@ -165,10 +165,10 @@ class Answers:
         scope, released = self.scope(table.schema), self.tables_of(table.schema)
         judged = []
         for asked in self.declared.criterion:
-            tables = [*released[asked.name], *([self.later[asked.name]] if asked.name in self.later else [])]
-            z = NormalDist().inv_cdf(1 - 0.025 / len(of_table[asked.name]))  # Bonferroni: all hold together with 95 %
-            bounds = asked.bounds(scope, tables, z)
-            judged.append(_judged(asked, of_table[asked.name], self.by_question[asked.name], bounds))
+            answers = self.by_question[asked.name]
+            z = NormalDist().inv_cdf(1 - 0.025 / len(answers))  # Bonferroni: all hold together with 95 %
+            bounds = asked.bounds(answers, scope, released[asked.name], z)
+            judged.append(_judged(asked, of_table[asked.name], answers, bounds))
         return judged
 
     def to_json(self) -> dict[str, Any]:
@@ -226,13 +226,13 @@ def _damaged(why: str) -> FedsynthError:
 
 
 def _by_question(
-    questions: Sequence[AnyQuestion], scope: Scope, tables: Sequence[NoisyTable]
+    questions: Sequence[AnyQuestion], scope: Scope, tables: Sequence[NoisyTable], later: Mapping[str, NoisyTable]
 ) -> dict[str, Sequence[NoisyTable]]:
     found: dict[str, Sequence[NoisyTable]] = {}
     begin = 0
     for asked in questions:
         end = begin + len(asked.parts(scope))
-        found[asked.name] = tables[begin:end]
+        found[asked.name] = [*tables[begin:end], *([later[asked.name]] if asked.name in later else [])]
         begin = end
     return found
 
@@ -240,25 +240,21 @@ def _by_question(
 def _answered(
     questions: Sequence[AnyQuestion], scope: Scope, tables: Sequence[NoisyTable], later: Mapping[str, NoisyTable]
 ) -> list[Answer]:
-    by_question = _by_question(questions, scope, tables)
-    answers: list[Answer] = []
-    for asked in questions:
-        more = [later[asked.name]] if asked.name in later else []
-        answers += asked.answered(scope, [*by_question[asked.name], *more])
-    return answers
+    by_question = _by_question(questions, scope, tables, later)
+    return [answer for asked in questions for answer in asked.answered(scope, by_question[asked.name])]
 
 
 def _judged(
     asked: AnyQuestion,
     of_table: Sequence[float | None],
     answers: Sequence[Answer],
-    bounds: Sequence[tuple[float, float] | None],
+    bounds: Sequence[tuple[float, float]],
 ) -> Judged:
     """Compare what the synthetic table says with the answers, and with the ``bounds`` of the real rows' own values."""
     assert asked.tolerance is not None
     lows, highs, distances = [0.0], [0.0], [0.0]
     for value, answer, within in zip(of_table, answers, bounds, strict=True):
-        if value is None or answer.value is None or within is None or not np.isfinite([value, *within]).all():
+        if value is None or answer.value is None or not np.isfinite([value, *within]).all():
             return Judged(asked.name, asked.words, asked.tolerance, "cannot be told", None, None, None)
         least, most = within
         distances.append(abs(value - answer.value))

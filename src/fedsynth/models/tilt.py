@@ -154,8 +154,8 @@ def tilted(
     """Return the tilt by which the synthesizer's rows agree with ``released`` sums, one for each table of ``tilt``.
 
     ``stds`` are the standard deviations of the noise in a number of each, above 0, and ``slacks`` by how many of them
-    an expected number may differ from the released one. The fit is on a pool of rows drawn
-    with a fixed seed: it depends on released numbers alone.
+    an expected number may differ from the released one. The fit is on a pool of rows drawn with a fixed seed: it
+    depends on released numbers alone.
     """
     from scipy.optimize import minimize
 
