@@ -31,7 +31,7 @@ help:
 	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
-	@echo "make published  what is missing of the results of papers' tables (TABLES=\"NAME ...\", JOBS=N); it goes on anywhere"
+	@echo "make published  what is missing of the results of papers' tables (TABLES=\"NAME ...\", JOBS=N, SEEDS=N); it goes on anywhere"
 	@echo "make published-quick  one seed of their cheap cells again, compared with the results (3 CPU hours at most)"
 	@echo "make bench      every other grid of results and every measurement of speed anew (days; it goes on where it was stopped)"
 
@@ -164,7 +164,7 @@ $(BENCH): pyproject.toml constraints.txt | $(BIN)/python
 PUBLISHED := PYTHONPATH=$(CURDIR)/src $(ONE_THREAD) $(BIN)/python -m benchmarks.published
 
 published: $(STAMP) $(BENCH)
-	$(PUBLISHED) $(TABLES) --jobs $(or $(JOBS),1)
+	$(PUBLISHED) $(TABLES) --jobs $(or $(JOBS),1) $(if $(SEEDS),--seeds $(SEEDS))
 
 published-quick: $(STAMP) $(BENCH)
 	$(PUBLISHED) $(TABLES) --quick --jobs $(or $(JOBS),1)

@@ -152,14 +152,13 @@ def _provenance(result: PaperResults) -> str:
 def _published_table(table: str, result: PaperResults) -> list[str]:
     """Return the blocks of one published table: a row for each method and setting, both figures with the verdict."""
     judged = [figure for figure in result.judged if figure.entry.table == table]
-    columns = list(dict.fromkeys(figure.names[0] for figure in judged))
-    axes = [axis for axis in (*AXES, "metric") if any(axis in figure.settings for figure in judged)]
+    axes = [axis for axis in AXES if any(axis in figure.settings for figure in judged)]
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for figure in judged:
         role = result.spec.methods.get(figure.method, MethodEntry()).role
         ours = f"{figure.method} ({role})" if role else figure.method
         key = (figure.entry.system, *(figure.settings.get(axis, "") for axis in axes), ours)
-        rows.setdefault(key, {})[figure.names[0]] = _cell(result.spec, figure)
+        rows.setdefault(key, {})[figure.names[0].rpartition(", ")[2].rpartition(": ")[2]] = _cell(result.spec, figure)
     seeds = sorted({figure.seeds for figure in judged if figure.seeds})
     many = " to ".join(map(str, dict.fromkeys((*seeds[:1], *seeds[-1:]))))
     about = f"Published / ours ± standard deviation; number of seeds: {many}." if seeds else "Published."
@@ -168,7 +167,8 @@ def _published_table(table: str, result: PaperResults) -> list[str]:
         for figure in judged
         if figure.entry.standing
     )
-    head = ("published method", *axes, "ours", *(column.rpartition(", ")[2].rpartition(": ")[2] for column in columns))
+    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+    head = ("published method", *axes, "ours", *columns)
     body = tuple((*key, *(cells.get(column, "") for column in columns)) for key, cells in rows.items())
     return [f"### {table}", " ".join([about, *reasons]), TextTable("", head, body).markdown()]
 

@@ -1,6 +1,7 @@
 """Make the results of papers' tables: each by the code of one commit, cell by cell, so that they go on anywhere.
 
 python -m benchmarks.published [NAME ...] [--jobs N] [--cost]    what is missing of these tables, or of all
+python -m benchmarks.published [NAME ...] --seeds N              the same of their first N seeds
 python -m benchmarks.published --quick [NAME ...]                cheap cells once more, compared with what is kept
 python -m benchmarks.published --fix NAME ...                    HEAD's code makes these tables from now on
 
@@ -16,7 +17,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import tomli_w
 
 import fedsynth
@@ -340,7 +341,8 @@ def unlike(case: Case, again: CellRecord, spec: Spec, kept: Iterable[CellRecord]
                 if str(value) != str(seen := same[-1].of(name).get(figure)):
                     found[figure] = f"{value} in place of {seen}, by the same code and kernel"
             elif len(seeds) > 1:
-                mean, deviation = statistics.fmean(seeds.values()), statistics.stdev(seeds.values())
+                of_seeds = list(seeds.values())  # NaN for figures that are not defined, which statistics.stdev refuses
+                mean, deviation = float(np.mean(of_seeds)), float(np.std(of_seeds, ddof=1))
                 slack = _DEVIATIONS * deviation + 1e-9 * abs(mean)
                 if not (abs(value - mean) <= slack or str(value) == str(mean)):
                     found[figure] = f"{value:.6g} in place of {mean:.6g} ± {deviation:.2g} over {len(seeds)} seeds"
@@ -384,9 +386,9 @@ def draw() -> int:
     return changed
 
 
-def run(tables: Sequence[str], *, quick: bool, only_cost: bool, jobs: int, folder: Path) -> bool:
+def run(tables: Sequence[str], *, quick: bool, only_cost: bool, seeds: int | None, jobs: int, folder: Path) -> bool:
     """Do what the command line says, and return whether nothing is left of what was asked for."""
-    fixed, seeds = commits(), 1 if quick else None
+    fixed, seeds = commits(), 1 if quick else seeds
     places = {name: (WORK / "quick" if quick else RESULTS) / f"{name}.jsonl" for name in tables}
     for name in set(fixed) & set(places):
         recover(places[name], fixed[name])
@@ -429,6 +431,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", metavar="NAME", help="tables, by the names of their specifications")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument("--seeds", type=int, metavar="N", help="only the first N seeds, for a first look")
     parser.add_argument("--cost", action="store_true", help="say what is left and about how long it takes, and stop")
     parser.add_argument("--quick", action="store_true", help="run one seed of cheap cells again: 3 CPU hours at most")
     parser.add_argument("--fix", action="store_true", help="let HEAD's code make these tables from now on")
@@ -447,7 +450,16 @@ def main() -> None:
             print(f"{fix(given.tables)} makes {', '.join(given.tables)}: commit {COMMITS.relative_to(ROOT)}")
             return
         chosen = given.tables or names()
-        whole = run(chosen, quick=given.quick, only_cost=given.cost, jobs=given.jobs, folder=DATA.resolve())
+        if given.seeds is not None and given.seeds < 1:
+            raise FedsynthError("--seeds must be at least 1")
+        whole = run(
+            chosen,
+            quick=given.quick,
+            only_cost=given.cost,
+            seeds=given.seeds,
+            jobs=given.jobs,
+            folder=DATA.resolve(),
+        )
     except FedsynthError as error:
         sys.exit(f"published: {error}")
     except KeyboardInterrupt:

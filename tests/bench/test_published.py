@@ -137,7 +137,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_table_is_made_by_its_commit_and_goes_on_wherever_it_was_stopped(repository: Path, tmp_path: Path) -> None:
     results = repository / "benchmarks" / "results" / "tiny.jsonl"
-    assert "no commit is fixed whose code makes tiny" in said(repository, "tiny", "--cost", code=1)
+    assert "no commit is fixed whose code makes tiny" in (left := said(repository, "tiny", "--cost", code=1))
+    assert "tiny: 9 cells, nothing like which was run before" in left
+    assert "tiny: 3 cells, nothing like which was run before" in said(
+        repository, "tiny", "--cost", "--seeds", "1", code=1
+    )
 
     (repository / "src" / "fedsynth" / "note.py").write_text("")
     assert "the tree has changes" in said(repository, "--fix", "tiny", code=1)
@@ -249,6 +253,8 @@ def test_a_rerun_is_equal_to_the_digit_by_the_same_code_and_else_within_four_dev
     assert not unlike(first, record_of(first, {"error": 0.149, "seconds": 1.0}, "0 b"), spec, kept)
     assert unlike(first, record_of(first, {"error": 0.151, "seconds": 1.0}, "0 b"), spec, kept).keys() == {"error"}
     assert unlike(first, record_of(first, {"error": float("nan"), "seconds": 1.0}, "0 b"), spec, kept)
+    undefined = [record_of(case, {"error": float("nan"), "seconds": 1.0}) for case in alike]
+    assert not unlike(first, record_of(first, {"error": float("nan"), "seconds": 1.0}, "0 b"), spec, undefined)
 
 
 def test_quick_takes_the_cheapest_cells_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

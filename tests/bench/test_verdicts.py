@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from benchmarks.paper_pages import SPECIFICATIONS
+from benchmarks.paper_pages import RESULTS, SPECIFICATIONS, kept_lines
 
-from fedsynth.bench.page import RunFigure, fits
+from fedsynth.bench.page import RunFigure, fits, run_figures
 from fedsynth.bench.spec import AXES, Spec, cases, check_names, read_spec
 from fedsynth.bench.verdicts import counted, judge, judge_claim, published_figures
 from fedsynth.errors import FedsynthError
@@ -150,7 +150,8 @@ def test_the_role_of_a_method_is_in_no_key(spec) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"axes": ["method"]}, "not as an axis"),
+        ({"axes": ["method"]}, "their method in `by`, not as an axis"),
+        ({"where": {"metric": "error"}}, "their metric in `values`, not as an axis or in `where`"),
         ({"standing": "other footing"}, "a standing needs a reason"),
         ({"by": []}, "published figures need `by`"),
     ],
@@ -182,11 +183,25 @@ def test_runs_beside_a_published_figure_differ_in_their_seed_and_at_most_in_how_
         if entry.standing == "not obtainable":
             continue
         for settings, names, _ in published_figures(entry):
-            metrics = {names[0].partition(": ")[0]} if "metric" not in {*settings, *entry.where} else set()
+            where = {"metric": names[0].partition(": ")[0], **entry.where, **settings}
             for method in entry.by:
-                alike = [run for run in runs.get(method, ()) if fits(run, {**entry.where, **settings})]
-                alike = [run for run in alike if not metrics or run["metric"] in metrics]
+                alike = [run for run in runs.get(method, ()) if fits(run, where)]
                 for axis in ("dataset", "epsilon", "delta", "trust", "arm"):
                     if len(found := {run[axis] for run in alike}) > 1:
                         mixed.append((entry.table, entry.system, settings, method, axis, sorted(found)))
     assert not mixed, mixed[:5]
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in SPECIFICATIONS.glob("*.toml")))
+def test_every_published_figure_of_a_finished_run_has_a_verdict(name: str) -> None:
+    spec = read_spec((SPECIFICATIONS / f"{name}.toml").read_text(encoding="utf-8"))
+    figures = run_figures(kept_lines(spec, RESULTS / f"{name}.jsonl"))
+    unseen = []
+    for judged in judge(spec, figures):
+        entry = judged.entry
+        if judged.method or entry.standing in ("not obtainable", "not run"):
+            continue
+        metrics = [name.partition(": ")[0] for name in judged.names]
+        where = {"method": list(entry.by), "metric": metrics, **entry.where, **judged.settings}
+        unseen += [(entry.table, entry.system, where)] if any(fits(run.parts, where) for run in figures) else []
+    assert not unseen, unseen[:5]

@@ -180,9 +180,8 @@ def published(spec: Spec, parts: Parts) -> float | None:
         found: Any = entry.figures
         for axis in entry.axes:
             found = found.get(parts.get(axis)) if isinstance(found, Mapping) else None
-        wanted = {parts.get("value"), parts.get("part") if "metric" in entry.axes else None}
         for names, number in zip(entry.values, found or (), strict=False):
-            if wanted & set(several(names, ())) and not math.isnan(number):
+            if parts.get("value") in several(names, ()) and not math.isnan(number):
                 return float(number)
     return None
 

@@ -198,6 +198,8 @@ class CostEstimate(NamedTuple):
 
     def __str__(self) -> str:
         """Return it in words."""
+        if self.unknown and not self.known:
+            return f"{number_of(self.unknown, 'cell')}, nothing like which was run before"
         hours = self.seconds / 3600
         spent = f"{hours:.1f} CPU hours" if hours >= 1 else f"{self.seconds / 60:.1f} CPU minutes"
         others = f"; nothing like {number_of(self.unknown, 'other')} was run before" if self.unknown else ""

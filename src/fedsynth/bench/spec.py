@@ -257,8 +257,9 @@ class Published(SpecEntry, frozen=True):
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if "method" in self.axes or "method" in self.where:
-            raise ValueError("published figures name their methods in `by`, not as an axis or in `where`")
+        for axis, home in {"method": "by", "metric": "values"}.items():
+            if axis in self.axes or axis in self.where:
+                raise ValueError(f"published figures name their {axis} in `{home}`, not as an axis or in `where`")
         if bool(self.standing) is not bool(self.reason):
             raise ValueError("a standing needs a reason, and only a standing does")
         if not self.by and self.standing not in ("not obtainable", "not run"):

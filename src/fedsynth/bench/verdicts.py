@@ -92,17 +92,14 @@ def published_figures(entry: Published) -> Iterator[tuple[Parts, tuple[str, ...]
 def judge(spec: Spec, figures: Sequence[RunFigure]) -> list[JudgedFigure]:
     """Return every published figure of a specification with its verdict, and further methods that stand beside it."""
     runs = grouped(figures, ("method", "value"))
-    parts = grouped(figures, ("method", "metric", "part"))
     found = []
     for entry in spec.published:
-        own: dict[tuple[str, str, str], list[RunFigure]] = {}  # of one method and name, on this entry's settings
+        own: dict[tuple[str, str], list[RunFigure]] = {}  # of one method and name, on this entry's settings
         for settings, names, number in published_figures(entry):
-            metric = settings.get("metric", "")
             beside: list[tuple[str, list[RunFigure]]] = []
             for method, name in itertools.product(entry.by, names):
-                if (key := (method, metric, name)) not in own:
-                    every = parts.get(key, []) if metric else runs.get((method, name), [])
-                    own[key] = [run for run in every if fits(run.parts, entry.where)]
+                if (key := (method, name)) not in own:
+                    own[key] = [run for run in runs.get(key, []) if fits(run.parts, entry.where)]
                 alike = [run for run in own[key] if all(run.parts[axis] == value for axis, value in settings.items())]
                 if alike and entry.standing not in ("not obtainable", "not run"):
                     beside.append((method, alike))
